@@ -1,0 +1,145 @@
+"""What a session asks for and what the engine answers: small frozen messages.
+
+Events are delivered by `on_event` on the engine's thread (or inside `Engine.step()` when the engine is
+driven inline); the receiver hops to its own thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+SessionId = str
+TurnId = int
+
+
+class SuffixPolicy(StrEnum):
+    """What becomes of K/V rows that follow an edit (docs/engine.md has the measured trade-offs)."""
+
+    RECOMPUTE = "recompute"  # recomputed in place; exact
+    ROTATE = "rotate"  # K re-rotated by the position shift, V reused; not exact
+    PADDED = "padded"  # reused as is, positions of the slot's padding stay reserved; not exact
+
+
+class SpeculationTrigger(StrEnum):
+    """Which snapshots are drafted on."""
+
+    PARTIAL = "partial"  # every snapshot
+    STABLE = "stable"  # when the stable words changed (the app marks nothing else)
+    PAUSE = "pause"  # only snapshots made at a pause
+    OFF = "off"  # none: nothing is computed before commit
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How reply tokens are chosen. `temperature` 0 is greedy; noise is keyed by the session seed."""
+
+    temperature: float = 0.0
+    top_k: int = 0  # 0: no limit
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    max_tokens: int = 160
+
+
+@dataclass(frozen=True, slots=True)
+class SessionConfig:
+    """Fixed at `Engine.open`.
+
+    `draft_policy` is used for drafts on snapshots that are not at a pause, `suffix_policy` for what is
+    delivered. `cache_scope` bounds prefix sharing: sessions of different scopes share nothing.
+    """
+
+    seed: int = 0
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    suffix_policy: SuffixPolicy = SuffixPolicy.RECOMPUTE
+    draft_policy: SuffixPolicy = SuffixPolicy.RECOMPUTE
+    max_draft_tokens: int = 48
+    draft_first_sentence: bool = True  # stop drafting after the first sentence, until commit
+    stop: tuple[str, ...] = ()
+    cache_scope: str = ""
+    trigger: SpeculationTrigger = SpeculationTrigger.PARTIAL
+    use_ngram_pool: bool = True
+    keep_drafts: bool = True  # False: a draft is reused only whole, for an equal prompt (pause-only baseline)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStats:
+    """Accounting of one turn (design §5.7). Times are the engine clock's seconds; None: did not happen."""
+
+    drafted_tokens: int = 0  # tokens computed for snapshots that were not final
+    accepted_tokens: int = 0  # of those, delivered
+    wasted_tokens: int = 0  # of those, thrown away
+    reply_tokens: int = 0
+    num_passes: int = 0  # forward passes that held tokens of this turn, speculative ones included
+    verify_passes: int = 0  # of those, passes that verified draft or proposed tokens
+    passes_after_commit: int = 0
+    tokens_after_commit: int = 0  # reply tokens decided after commit
+    prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0  # of the final prompt, not computed after commit
+    computed_tokens: int = 0  # every token position run through the model in this turn
+    committed_at_s: float | None = None
+    first_token_at_s: float | None = None  # when the first delivered token was decided; before commit for drafts
+    finished_at_s: float | None = None
+    tie_index: int | None = None  # first reply token chosen within the tie bound of the runner-up
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotScored:
+    """P(the caller's message ends here), read from the logits after the slot's last word."""
+
+    session_id: SessionId
+    revision: int
+    end_probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class DraftChanged:
+    """Draft text from `keep_tokens` on is replaced by `token_ids`; `text` is the whole draft's text."""
+
+    session_id: SessionId
+    revision: int
+    keep_tokens: int
+    token_ids: tuple[int, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyDelta:
+    """Committed reply tokens: never retracted, gapless (`first_index` = tokens delivered before).
+
+    `decided_at_s[i]` is the engine clock's time at which token i was decided (lead time = commit - it).
+    """
+
+    session_id: SessionId
+    turn: TurnId
+    first_index: int
+    token_ids: tuple[int, ...]
+    text: str
+    decided_at_s: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyDone:
+    """The reply's end. `error` says what went wrong when `reason` is "error"."""
+
+    session_id: SessionId
+    turn: TurnId
+    reason: Literal["stop", "length", "cancelled", "error"]
+    stats: TurnStats
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFailed:
+    """A command could not be carried out (StaleRevision, PromptTooLong …); the session goes on."""
+
+    session_id: SessionId
+    code: str
+    message: str
+
+
+EngineEvent = SnapshotScored | DraftChanged | ReplyDelta | ReplyDone | SessionFailed
+OnEvent = Callable[[EngineEvent], None]

@@ -1,0 +1,44 @@
+"""Prompts as the engine sees them: segments of token ids, frozen into numbered snapshots.
+
+A *segment* is a piece of the prompt with its own token list; a *snapshot* is the whole prompt at one
+moment, with a revision that rises strictly within a session. Both are immutable, so that any thread
+may hold one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+SegmentRole = Literal["prefix", "history", "slot", "suffix"]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One piece of a prompt.
+
+    `prefix` may be shared between sessions of one cache scope, `history` holds one earlier message,
+    `slot` holds words that are still changing, `suffix` follows the slot (passages, assistant header).
+    """
+
+    name: str
+    role: SegmentRole
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """An immutable prompt. `at_pause` marks the likely final one: exact work starts there."""
+
+    revision: int
+    segments: tuple[Segment, ...]
+    at_pause: bool = False
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """All ids of the prompt in order."""
+        return tuple(token for segment in self.segments for token in segment.token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(segment.token_ids) for segment in self.segments)
