@@ -57,7 +57,9 @@ class SessionConfig:
     suffix_policy: SuffixPolicy = SuffixPolicy.RECOMPUTE
     draft_policy: SuffixPolicy = SuffixPolicy.RECOMPUTE
     max_draft_tokens: int = 48
-    draft_first_sentence: bool = True  # stop drafting after the first sentence, until commit
+    # Stop drafting until commit once the first sentence and the one token after it exist: a sentence
+    # splitter needs what follows ("Dr.", "3.") before it lets the sentence go.
+    draft_first_sentence: bool = True
     stop: tuple[str, ...] = ()
     cache_scope: str = ""
     trigger: SpeculationTrigger = SpeculationTrigger.PARTIAL
@@ -97,13 +99,17 @@ class SnapshotScored:
 
 @dataclass(frozen=True, slots=True)
 class DraftChanged:
-    """Draft text from `keep_tokens` on is replaced by `token_ids`; `text` is the whole draft's text."""
+    """Draft text from `keep_tokens` on is replaced by `token_ids`; `text` is the whole draft's text.
+
+    `is_complete`: the draft reached the reply's own end (end of message, stop string, max_tokens).
+    """
 
     session_id: SessionId
     revision: int
     keep_tokens: int
     token_ids: tuple[int, ...]
     text: str
+    is_complete: bool = False
 
 
 @dataclass(frozen=True, slots=True)
