@@ -1,0 +1,111 @@
+"""History and the caller's running words → prompt snapshots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.errors import ItemNotFound, ItemRejected
+from llm_engine.chat import ChatMessage, ChatTemplate
+from llm_engine.prompt import Segment, Snapshot
+
+MAX_MESSAGES = 512  # a session's history is bounded: beyond it the oldest turn is forgotten
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSpec:
+    """The fixed parts of a prompt: `before` and `after` surround the caller's words."""
+
+    system: str
+    before: str = ""
+    after: str = ""
+
+
+@dataclass(slots=True)
+class _Message:
+    item_id: str
+    role: str
+    text: str
+
+
+class Conversation:
+    """What was said so far, and the newest snapshot of what is being said.
+
+    The prompt is kept below `max_prompt_tokens` by forgetting the oldest messages, at a turn's
+    boundary only (`begin_turn`), so that a draft never loses its history half way.
+    """
+
+    def __init__(self, template: ChatTemplate, spec: PromptSpec, max_prompt_tokens: int) -> None:
+        self._template = template
+        self._spec = spec
+        self._max_prompt_tokens = max_prompt_tokens
+        self._messages: list[_Message] = []
+        self._num_forgotten = 0
+        self._revision = 0
+
+    @property
+    def spec(self) -> PromptSpec:
+        return self._spec
+
+    def set_spec(self, spec: PromptSpec) -> None:
+        self._spec = spec
+
+    def add(self, item_id: str, role: str, text: str) -> None:
+        """Append a finished message. Raises ItemRejected for a second message of the same id."""
+        if any(message.item_id == item_id for message in self._messages):
+            raise ItemRejected(item_id, "an item with this id exists already")
+        self._messages.append(_Message(item_id, role, text))
+        if len(self._messages) > MAX_MESSAGES:
+            self._forget_oldest_turn()
+
+    def set_text(self, item_id: str, text: str) -> None:
+        """Replace a message's text (a reply of which only part was heard). Empty text removes it."""
+        message = self._find(item_id)
+        if text:
+            message.text = text
+        else:
+            self._messages.remove(message)
+
+    def text_of(self, item_id: str) -> str:
+        return self._find(item_id).text
+
+    def has(self, item_id: str) -> bool:
+        return any(message.item_id == item_id for message in self._messages)
+
+    def delete(self, item_id: str) -> None:
+        self._messages.remove(self._find(item_id))
+
+    def begin_turn(self) -> None:
+        """Forget the oldest turns until the prompt leaves room for the caller's words and a reply."""
+        while self._messages and self._num_tokens() > self._max_prompt_tokens:
+            self._forget_oldest_turn()
+
+    def snapshot(self, slot: str | None, *, at_pause: bool = False) -> Snapshot:
+        """The prompt with `slot` as the caller's running message (None: history alone, as it stands)."""
+        self._revision += 1
+        return Snapshot(self._revision, self._segments(slot), at_pause)
+
+    def _segments(self, slot: str | None) -> tuple[Segment, ...]:
+        history = [ChatMessage(message.role, message.text) for message in self._messages]
+        spec = self._spec
+        if slot is None and history and history[-1].role == "user":
+            # The client asked for a reply to what is there: its last message takes the slot.
+            slot = history.pop().text
+        return self._template.segments(
+            spec.system, history, slot or "", before=spec.before, after=spec.after
+        )
+
+    def _num_tokens(self) -> int:
+        return sum(len(segment.token_ids) for segment in self._segments(""))
+
+    def _forget_oldest_turn(self) -> None:
+        """Drop the first message and the replies to it."""
+        del self._messages[0]
+        while self._messages and self._messages[0].role == "assistant":
+            del self._messages[0]
+        self._num_forgotten += 1
+
+    def _find(self, item_id: str) -> _Message:
+        for message in self._messages:
+            if message.item_id == item_id:
+                return message
+        raise ItemNotFound(item_id)

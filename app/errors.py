@@ -1,0 +1,87 @@
+"""What can go wrong outside this program, as typed errors of the app.
+
+ForespeakError
+└── ModelError
+    ├── UnknownModel         an id that is in no table and is no path
+    ├── ModelNotFound        a path that holds no model of the wanted kind
+    ├── ModelNotPulled       a model of the table that is not in the cache (and fetching was not asked for)
+    ├── IndexUnreachable     a package index or hub gave no answer
+    ├── PackageUnavailable   the index answered, but has no such package, version or file
+    ├── ClientMissing        the client program of an index is not installed
+    ├── HashMismatch         a file is not the one the table pins
+    └── DiskFull             the cache's disk has no room
+
+asr, llm_engine, kernels and tts have their own trees; none imports this one. `python -m app` prints any
+of them as one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+
+class ForespeakError(Exception):
+    """Base of the app's typed errors; the message names the offending value."""
+
+
+class ModelError(ForespeakError):
+    """A model cannot be had."""
+
+
+class UnknownModel(ModelError):
+    def __init__(self, name: str, kind: str, known: Iterable[str]) -> None:
+        super().__init__(
+            f"unknown {kind} {name!r}: neither an id ({', '.join(known)}) nor a path nor a "
+            "Hugging Face id (owner/name)"
+        )
+        self.name = name
+
+
+class ModelNotFound(ModelError):
+    def __init__(self, path: Path | str, reason: str) -> None:
+        super().__init__(f"no model at {str(path)!r}: {reason}")
+        self.path = str(path)
+
+
+class ModelNotPulled(ModelError):
+    def __init__(self, model_id: str, folder: Path) -> None:
+        super().__init__(f"model {model_id!r} is not in {folder}: run `scripts/run models pull {model_id}`")
+        self.model_id = model_id
+
+
+class IndexUnreachable(ModelError):
+    def __init__(self, index: str, wanted: str, reason: str) -> None:
+        super().__init__(f"cannot reach {index} for {wanted}: {reason}")
+        self.index = index
+        self.wanted = wanted
+
+
+class PackageUnavailable(ModelError):
+    def __init__(self, wanted: str, reason: str) -> None:
+        super().__init__(f"cannot get {wanted}: {reason}")
+        self.wanted = wanted
+
+
+class ClientMissing(ModelError):
+    def __init__(self, client: str, wanted: str) -> None:
+        super().__init__(f"{client} is not installed, but {wanted} is fetched with it")
+        self.client = client
+
+
+class HashMismatch(ModelError):
+    def __init__(self, file: str, expected: str, found: str) -> None:
+        super().__init__(f"{file} has SHA-256 {found}, expected {expected}")
+        self.file = file
+        self.expected = expected
+        self.found = found
+
+
+class DiskFull(ModelError):
+    def __init__(self, folder: Path, needed_bytes: int, free_bytes: int) -> None:
+        super().__init__(
+            f"no room in {folder}: {needed_bytes / 1e6:.0f} MB needed, {free_bytes / 1e6:.0f} MB free"
+        )
+        self.folder = folder
+        self.needed_bytes = needed_bytes
+        self.free_bytes = free_bytes

@@ -1,0 +1,216 @@
+"""One reply: its text cut into pieces, each piece spoken in order; and the held piece of a draft."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from tts.sentences import SentenceSplitter, speakable
+
+
+class Voice(Protocol):
+    """The synthesizer's worker. Both calls only enqueue; chunks come back through the session."""
+
+    def submit(self, key: str, text: str, *, held: bool) -> None:
+        """Synthesise `text`. A held piece is speculative and goes after all others."""
+
+    def cancel(self, key: str) -> None:
+        """Forget the piece; chunks already on their way are ignored by their key."""
+
+
+@dataclass(slots=True)
+class Piece:
+    """A stretch of reply text spoken at once. `chunks` are float32 mono [N]."""
+
+    key: str
+    text: str
+    chunks: list[np.ndarray] = field(default_factory=list)
+    num_sent: int = 0  # chunks handed to the client
+    num_samples: int = 0
+    is_spoken: bool = False  # the last chunk has come
+    first_chunk_s: float | None = None
+
+    def add(self, samples: np.ndarray | None, is_last: bool, now_s: float) -> None:
+        if samples is not None and len(samples):
+            self.chunks.append(samples)
+            self.num_samples += len(samples)
+            if self.first_chunk_s is None:
+                self.first_chunk_s = now_s
+        self.is_spoken = self.is_spoken or is_last
+
+
+class HeldPiece:
+    """The first piece of the newest draft, synthesised ahead. Nothing of it leaves before commit.
+
+    It is keyed by its text: a draft that changes behind its first piece keeps it, and a reply that
+    begins with the same piece takes it over.
+    """
+
+    def __init__(self, voice: Voice, name: str) -> None:
+        self._voice = voice
+        self._name = name
+        self._num_made = 0
+        self.piece: Piece | None = None
+
+    def on_draft(self, text: str, *, is_complete: bool) -> None:
+        splitter = SentenceSplitter()
+        pieces = splitter.push(text)
+        if not pieces and is_complete:
+            pieces = splitter.finish()
+        if not pieces or (self.piece is not None and self.piece.text == pieces[0]):
+            return
+        self.drop()
+        self._num_made += 1
+        self.piece = Piece(f"{self._name}-held-{self._num_made}", pieces[0])
+        self._voice.submit(self.piece.key, speakable(pieces[0]), held=True)
+
+    def take(self, text: str) -> Piece | None:
+        """Hand over the held piece if it speaks exactly `text`; otherwise drop it."""
+        piece, self.piece = self.piece, None
+        if piece is not None and piece.text != text:
+            self._voice.cancel(piece.key)
+            return None
+        return piece
+
+    def drop(self) -> None:
+        if self.piece is not None:
+            self._voice.cancel(self.piece.key)
+            self.piece = None
+
+
+class Reply:
+    """Committed reply text in, pieces of audio out, in order."""
+
+    def __init__(
+        self,
+        reply_id: str,
+        item_id: str,
+        turn: int,
+        voice: Voice,
+        held: HeldPiece,
+        *,
+        speaks: bool,
+        sample_rate_hz: int,
+    ) -> None:
+        self.reply_id = reply_id
+        self.item_id = item_id
+        self.turn = turn
+        self.text = ""
+        self.is_generated = False  # the engine is done with it
+        self.reason = "stop"
+        self.num_samples_sent = 0
+        self.started_playing_s: float | None = None
+        self._deltas: list[tuple[str, int]] = []  # text, number of tokens
+        self._voice = voice
+        self._held = held
+        self._speaks = speaks
+        self._sample_rate_hz = sample_rate_hz
+        self._splitter = SentenceSplitter()
+        self._pieces: list[Piece] = []
+
+    @property
+    def is_finished(self) -> bool:
+        """Generated, spoken, and handed over whole."""
+        return self.is_generated and all(
+            piece.is_spoken and piece.num_sent == len(piece.chunks) for piece in self._pieces
+        )
+
+    @property
+    def first_audio_ready_s(self) -> float | None:
+        return self._pieces[0].first_chunk_s if self._pieces else None
+
+    @property
+    def sent_ms(self) -> int:
+        return self.num_samples_sent * 1000 // self._sample_rate_hz
+
+    def on_delta(self, text: str, num_tokens: int) -> None:
+        self.text += text
+        self._deltas.append((text, num_tokens))
+        self._speak(self._splitter.push(text))
+
+    def on_generated(self, reason: str) -> None:
+        self.is_generated = True
+        self.reason = reason
+        self._speak(self._splitter.finish())
+        if not self._pieces:
+            self._held.drop()
+
+    def on_chunk(self, key: str, samples: np.ndarray | None, is_last: bool, now_s: float) -> bool:
+        """Take a chunk of one of this reply's pieces; False if the key is not one of them."""
+        for piece in self._pieces:
+            if piece.key == key:
+                piece.add(samples, is_last, now_s)
+                return True
+        return False
+
+    def audio_to_send(self) -> list[tuple[np.ndarray, str]]:
+        """Chunks that may leave now, each with its piece's text if it is the piece's first."""
+        ready: list[tuple[np.ndarray, str]] = []
+        for piece in self._pieces:
+            while piece.num_sent < len(piece.chunks):
+                samples = piece.chunks[piece.num_sent]
+                ready.append((samples, "" if piece.num_sent else piece.text))
+                piece.chunks[piece.num_sent] = samples[:0]  # sent audio is not kept
+                piece.num_sent += 1
+                self.num_samples_sent += len(samples)
+            if not piece.is_spoken:
+                break
+        return ready
+
+    def stop(self) -> None:
+        """Cut the reply off: nothing more is spoken."""
+        self._held.drop()
+        for piece in self._pieces:
+            if not piece.is_spoken:
+                self._voice.cancel(piece.key)
+                piece.is_spoken = True
+        self.is_generated = True
+
+    def heard_ms(self, now_s: float) -> int:
+        """How much of the audio sent has been played by `now_s`, if it plays without a gap."""
+        if self.started_playing_s is None:
+            return 0
+        return min(self.sent_ms, int((now_s - self.started_playing_s) * 1000))
+
+    def heard_text(self, heard_ms: int) -> tuple[str, int]:
+        """The words heard within the first `heard_ms` of audio, and how many whole reply tokens they hold.
+
+        A piece in progress counts by the share of its duration, cut back to the last whole word.
+        """
+        samples_left = heard_ms * self._sample_rate_hz // 1000
+        num_chars = 0
+        for piece in self._pieces:
+            start = self.text.find(piece.text, num_chars)
+            if start < 0 or samples_left <= 0:
+                break
+            if samples_left >= piece.num_samples and piece.is_spoken:
+                num_chars = start + len(piece.text)
+                samples_left -= piece.num_samples
+                continue
+            share = samples_left / max(1, piece.num_samples)
+            spoken = piece.text[: int(len(piece.text) * share)]
+            whole_words = spoken.rsplit(" ", 1)[0] if " " in spoken else ""
+            num_chars = start + len(whole_words) if whole_words else num_chars
+            break
+        return self.text[:num_chars].rstrip(), self._num_tokens_within(num_chars)
+
+    def _num_tokens_within(self, num_chars: int) -> int:
+        num_tokens = position = 0
+        for text, count in self._deltas:
+            position += len(text)
+            if position > num_chars:
+                break
+            num_tokens += count
+        return num_tokens
+
+    def _speak(self, texts: list[str]) -> None:
+        if not self._speaks:
+            return
+        for text in texts:
+            taken = self._held.take(text) if not self._pieces else None
+            piece = taken or Piece(f"{self.reply_id}-{len(self._pieces)}", text)
+            self._pieces.append(piece)
+            if taken is None:
+                self._voice.submit(piece.key, speakable(text), held=False)
