@@ -1,6 +1,10 @@
 """What can go wrong outside this program, as typed errors of the app.
 
 ForespeakError
+├── SessionError             a client asked its session for something it cannot have
+│   ├── ItemNotFound         a conversation item that does not exist
+│   ├── ItemRejected         an item that cannot be added
+│   └── SessionLimitReached  as many sessions as configured are open already
 └── ModelError
     ├── UnknownModel         an id that is in no table and is no path
     ├── ModelNotFound        a path that holds no model of the wanted kind
@@ -23,6 +27,36 @@ from pathlib import Path
 
 class ForespeakError(Exception):
     """Base of the app's typed errors; the message names the offending value."""
+
+
+class SessionError(ForespeakError):
+    """Sent to the client whose request it was; `code` is the wire's name for it."""
+
+    code = "invalid_request"
+
+
+class ItemNotFound(SessionError):
+    code = "item_not_found"
+
+    def __init__(self, item_id: str) -> None:
+        super().__init__(f"no item {item_id!r} in this conversation")
+        self.item_id = item_id
+
+
+class ItemRejected(SessionError):
+    code = "item_rejected"
+
+    def __init__(self, item_id: str, reason: str) -> None:
+        super().__init__(f"item {item_id!r}: {reason}")
+        self.item_id = item_id
+
+
+class SessionLimitReached(SessionError):
+    code = "session_limit_reached"
+
+    def __init__(self, max_sessions: int) -> None:
+        super().__init__(f"{max_sessions} sessions are open already, which is the configured limit")
+        self.max_sessions = max_sessions
 
 
 class ModelError(ForespeakError):

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from llm_engine.events import TurnStats
 from tts.sentences import SentenceSplitter, speakable
 
 
@@ -15,6 +16,9 @@ class Voice(Protocol):
 
     def submit(self, key: str, text: str, *, held: bool) -> None:
         """Synthesise `text`. A held piece is speculative and goes after all others."""
+
+    def promote(self, key: str) -> None:
+        """A held piece is the committed reply's: it waits behind nothing speculative any more."""
 
     def cancel(self, key: str) -> None:
         """Forget the piece; chunks already on their way are ignored by their key."""
@@ -72,6 +76,8 @@ class HeldPiece:
         if piece is not None and piece.text != text:
             self._voice.cancel(piece.key)
             return None
+        if piece is not None:
+            self._voice.promote(piece.key)
         return piece
 
     def drop(self) -> None:
@@ -99,7 +105,9 @@ class Reply:
         self.turn = turn
         self.text = ""
         self.is_generated = False  # the engine is done with it
+        self.is_accounted = False  # and has told what it cost
         self.reason = "stop"
+        self.stats = TurnStats()
         self.num_samples_sent = 0
         self.started_playing_s: float | None = None
         self._deltas: list[tuple[str, int]] = []  # text, number of tokens
@@ -130,8 +138,9 @@ class Reply:
         self._deltas.append((text, num_tokens))
         self._speak(self._splitter.push(text))
 
-    def on_generated(self, reason: str) -> None:
-        self.is_generated = True
+    def on_generated(self, reason: str, stats: TurnStats) -> None:
+        self.is_generated = self.is_accounted = True
+        self.stats = stats
         self.reason = reason
         self._speak(self._splitter.finish())
         if not self._pieces:
