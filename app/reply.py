@@ -10,6 +10,8 @@ import numpy as np
 from llm_engine.events import TurnStats
 from tts.sentences import SentenceSplitter, speakable
 
+SPOKEN_CHARS_PER_S = 15.0  # of the default voice, for pieces cut off before their length is known
+
 
 class Voice(Protocol):
     """The synthesizer's worker. Both calls only enqueue; chunks come back through the session."""
@@ -174,7 +176,6 @@ class Reply:
         for piece in self._pieces:
             if not piece.is_spoken:
                 self._voice.cancel(piece.key)
-                piece.is_spoken = True
         self.is_generated = True
 
     def heard_ms(self, now_s: float) -> int:
@@ -198,12 +199,16 @@ class Reply:
                 num_chars = start + len(piece.text)
                 samples_left -= piece.num_samples
                 continue
-            share = samples_left / max(1, piece.num_samples)
-            spoken = piece.text[: int(len(piece.text) * share)]
+            duration = max(piece.num_samples, self._likely_samples(piece.text))
+            spoken = piece.text[: int(len(piece.text) * samples_left / duration)]
             whole_words = spoken.rsplit(" ", 1)[0] if " " in spoken else ""
             num_chars = start + len(whole_words) if whole_words else num_chars
             break
         return self.text[:num_chars].rstrip(), self._num_tokens_within(num_chars)
+
+    def _likely_samples(self, text: str) -> int:
+        """How long a piece will be that is not spoken to its end yet."""
+        return max(1, int(len(text) / SPOKEN_CHARS_PER_S * self._sample_rate_hz))
 
     def _num_tokens_within(self, num_chars: int) -> int:
         num_tokens = position = 0

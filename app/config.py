@@ -1,0 +1,63 @@
+"""The server's configuration: environment variables `FORESPEAK_…`, overridden by arguments.
+
+The only reader of the environment. Frozen once resolved; unknown keys are refused.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from app.timeline import Prices
+
+Dtype = Literal["auto", "float32", "bfloat16", "int8", "int4"]
+
+
+class Threads(BaseSettings):
+    """Thread counts per library, in one place: everything competes for the same cores."""
+
+    model_config = SettingsConfigDict(env_prefix="FORESPEAK_THREADS_", frozen=True, extra="forbid")
+
+    engine: int = Field(2, ge=1, le=256)
+    recogniser: int = Field(1, ge=1, le=64)  # within one decode
+    recogniser_workers: int = Field(1, ge=1, le=64)  # decodes at once
+    turn_check: int = Field(1, ge=1, le=16)
+    voice: int = Field(1, ge=1, le=16)
+
+
+class AppConfig(BaseSettings):
+    """Everything an operator may set, with the defaults that `scripts/run` uses."""
+
+    model_config = SettingsConfigDict(env_prefix="FORESPEAK_", frozen=True, extra="forbid")
+
+    host: str = "127.0.0.1"
+    port: int = Field(8080, ge=0, le=65535)
+    token: str | None = None
+    allowed_origins: tuple[str, ...] = ()
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+    max_sessions: int = Field(8, ge=1, le=4096)
+
+    llm: str | None = None  # id, folder, GGUF file or Hugging Face id; None: the default model
+    asr: str | None = None
+    dtype: Dtype = "auto"
+    prompt: str | None = None  # a prompt file; None: the default voice-assistant prompt
+    speech: Literal["hibari", "none"] = "hibari"
+
+    temperature: float = Field(0.0, ge=0.0, le=2.0)
+    top_p: float = Field(1.0, gt=0.0, le=1.0)
+    seed: int = Field(0, ge=0)
+    max_reply_tokens: int = Field(96, ge=1, le=4096)
+    max_draft_tokens: int = Field(48, ge=0, le=4096)
+
+    price_prompt: float | None = Field(None, ge=0)  # per million tokens
+    price_cached_prompt: float | None = Field(None, ge=0)
+    price_reply: float | None = Field(None, ge=0)
+
+    threads: Threads = Field(default_factory=Threads)
+
+    @property
+    def prices(self) -> Prices:
+        return Prices(self.price_prompt, self.price_cached_prompt, self.price_reply)
