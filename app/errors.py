@@ -8,15 +8,16 @@ ForespeakError
 └── ModelError
     ├── UnknownModel         an id that is in no table and is no path
     ├── ModelNotFound        a path that holds no model of the wanted kind
-    ├── ModelNotPulled       a model of the table that is not in the cache (and fetching was not asked for)
+    ├── ModelNotPulled       a model of the table that is not in the cache
     ├── IndexUnreachable     a package index or hub gave no answer
     ├── PackageUnavailable   the index answered, but has no such package, version or file
     ├── ClientMissing        the client program of an index is not installed
     ├── HashMismatch         a file is not the one the table pins
-    └── DiskFull             the cache's disk has no room
+    ├── DiskFull             the cache's disk has no room
+    └── CacheUnusable        the cache cannot be written for another reason
 
-asr, llm_engine, kernels and tts have their own trees; none imports this one. `python -m app` prints any
-of them as one line.
+asr, llm_engine, kernels and tts have errors of their own; none imports this file. `python -m app`
+prints any of them as one line.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ class ModelNotFound(ModelError):
 
 class ModelNotPulled(ModelError):
     def __init__(self, model_id: str, folder: Path) -> None:
-        super().__init__(f"model {model_id!r} is not in {folder}: run `scripts/run models pull {model_id}`")
+        super().__init__(
+            f"model {model_id!r} is not in {folder}: run `scripts/run models pull {model_id}`"
+        )
         self.model_id = model_id
 
 
@@ -114,8 +117,15 @@ class HashMismatch(ModelError):
 class DiskFull(ModelError):
     def __init__(self, folder: Path, needed_bytes: int, free_bytes: int) -> None:
         super().__init__(
-            f"no room in {folder}: {needed_bytes / 1e6:.0f} MB needed, {free_bytes / 1e6:.0f} MB free"
+            f"no room in {folder}: {needed_bytes / 1e6:.0f} MB needed, "
+            f"{free_bytes / 1e6:.0f} MB free"
         )
         self.folder = folder
         self.needed_bytes = needed_bytes
         self.free_bytes = free_bytes
+
+
+class CacheUnusable(ModelError):
+    def __init__(self, folder: Path, reason: str) -> None:
+        super().__init__(f"cannot use the model cache {folder}: {reason}")
+        self.folder = folder
