@@ -1,0 +1,96 @@
+"""Everything loaded once and shared by all sessions: models, voice, prompt; and how a session is made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from app import messages as m
+from app.config import AppConfig
+from app.conversation import Conversation
+from app.model_store import ModelStore
+from app.prompt_spec import PromptSpec, default_prompt, load_prompt
+from app.reply import Voice
+from app.session import Ears, Session, SessionSettings
+from asr.listener import Listener, ListenerSettings
+from asr.smart_turn import SmartTurn
+from asr.vad import VadModel
+from asr.whisper import Recogniser
+from llm_engine.chat import ChatTemplate
+from llm_engine.engine import Engine
+from llm_engine.engine_config import EngineConfig
+from llm_engine.events import OnEvent
+from llm_engine.model import load_model
+from llm_engine.tokenizer import Tokenizer
+from tts.hibari import HibariSynthesizer
+from tts.synthesizer import Synthesizer, TextOnly
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """Loaded models. Sessions take what they share from here; shells own the threads."""
+
+    config: AppConfig
+    engine: Engine
+    template: ChatTemplate
+    recogniser: Recogniser
+    smart_turn: SmartTurn
+    vad_model: VadModel
+    synthesizer: Synthesizer
+    prompt: PromptSpec
+
+    @classmethod
+    def load(cls, config: AppConfig, clock: Callable[[], float] = time.perf_counter) -> Runtime:
+        """Load all models of `config`. Raises ModelError, EngineError or PromptFileError."""
+        store = ModelStore()
+        llm_path = store.resolve_llm(config.llm)
+        tokenizer = Tokenizer(llm_path)
+        model = load_model(llm_path, config.dtype, num_threads=config.threads.engine)
+        prompt = load_prompt(config.prompt) if config.prompt else default_prompt()
+        return cls(
+            config=config,
+            engine=Engine(model, tokenizer, EngineConfig(), clock),
+            template=ChatTemplate(tokenizer),
+            recogniser=Recogniser(
+                store.resolve_asr(config.asr), num_threads=config.threads.recogniser
+            ),
+            smart_turn=SmartTurn(store.resolve_smart_turn(), config.threads.turn_check),
+            vad_model=VadModel(),
+            synthesizer=HibariSynthesizer(num_threads=config.threads.voice)
+            if config.speech == "hibari"
+            else TextOnly(),
+            prompt=prompt,
+        )
+
+    def warm_up(self) -> None:
+        """Make the first call as fast as the tenth: run every model once."""
+        self.engine.warm_up()
+        self.recogniser.warm_up()
+        self.smart_turn.warm_up()
+        self.synthesizer.warm_up()
+
+    def new_session(
+        self,
+        session_id: str,
+        settings: SessionSettings,
+        *,
+        ears: Ears,
+        voice: Voice,
+        emit: Callable[[m.ServerEvent], None],
+        on_thought: OnEvent,
+    ) -> Session:
+        """A session on the shared models, whose workers are reached through the given ports."""
+        max_prompt_tokens = self.engine.max_prompt_tokens - settings.engine.sampling.max_tokens
+        return Session(
+            session_id,
+            settings=settings,
+            conversation=Conversation(self.template, self.prompt, max_prompt_tokens),
+            listener=Listener(ListenerSettings(), self.vad_model.stream()),
+            ears=ears,
+            engine=self.engine,
+            voice=voice,
+            sample_rate_hz=self.synthesizer.sample_rate_hz,
+            emit=emit,
+            on_thought=on_thought,
+        )
