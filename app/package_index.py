@@ -118,7 +118,7 @@ def _failure(package: Package, folder: Path, log: str) -> Exception:
 
 @contextlib.contextmanager
 def open_member(archive: Path, member: str, package: Package) -> Iterator[IO[bytes]]:
-    """One file of a wheel or npm archive, as a stream. Raises PackageUnavailable if it is absent."""
+    """One file of a wheel or npm archive, streamed. Raises PackageUnavailable if it is absent."""
     try:
         if package.index == "pip":
             with zipfile.ZipFile(archive) as wheel, wheel.open(member) as stream:

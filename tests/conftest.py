@@ -1,4 +1,4 @@
-"""Fixtures that more than one part's tests use: pulled models, recorded clips, the `--full` option."""
+"""What tests of several parts use: pulled models, recorded clips, the `--full` option."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def smart_turn_path() -> Path:
 
 @pytest.fixture(scope="session")
 def tokenizer_dir() -> Callable[[str], Path]:
-    """`tokenizer_dir("qwen3" | "llama3_1" | "llama2")`: a folder with tokenizer.json and its config."""
+    """`tokenizer_dir("qwen3" | "llama3_1" | "llama2")`: a folder with tokenizer.json."""
 
     def folder(name: str) -> Path:
         return _pulled(f"tokenizer-{name}")

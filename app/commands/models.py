@@ -41,7 +41,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.action == "list":
-        Console().print(_listing(ModelCache()))
+        console = Console()
+        if not console.is_terminal:
+            console.width = 120  # a pipe has no width; rich would take 80 and fold
+        console.print(_listing(ModelCache()))
         return 0
     pull_models(_chosen(arguments.ids, arguments.test))
     return 0
@@ -89,7 +92,9 @@ def _chosen(ids: Sequence[str], with_test_data: bool) -> list[ModelEntry]:
 
 
 def _listing(cache: ModelCache) -> Table:
-    table = Table(title=f"models in {cache.cache_dir}  (* default)", box=box.SIMPLE)
+    table = Table(
+        title=f"models in {cache.cache_dir}  (* default)", box=box.SIMPLE, title_justify="left"
+    )
     table.add_column("id", no_wrap=True)
     for heading in ("kind", "what", "MB", "licence"):
         table.add_column(heading, justify="right" if heading == "MB" else "left")
@@ -102,7 +107,7 @@ def _listing(cache: ModelCache) -> Table:
             entry.about,
             f"{entry.num_bytes / 1e6:.0f}",
             entry.licence,
-            "\n".join(package.requirement for package in entry.packages),
+            "\n".join(package.name for package in entry.packages),
             "yes" if cache.find(entry) else "no",
         )
     return table
