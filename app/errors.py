@@ -1,6 +1,8 @@
 """What can go wrong outside this program, as typed errors of the app.
 
 ForespeakError
+├── CostTableInvalid         a cost table for `replay --compute` that cannot be read
+├── RecordingNotFound        a path given to replay that holds no recording
 ├── SessionError             a client asked its session for something it cannot have
 │   ├── ItemNotFound         a conversation item that does not exist
 │   ├── ItemRejected         an item that cannot be added
@@ -28,6 +30,16 @@ from pathlib import Path
 
 class ForespeakError(Exception):
     """Base of the app's typed errors; the message names the offending value."""
+
+
+class CostTableInvalid(ForespeakError):
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"cost table {str(path)!r}: {reason}")
+
+
+class RecordingNotFound(ForespeakError):
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"no recording at {str(path)!r}: give an audio file, a folder or a manifest")
 
 
 class SessionError(ForespeakError):

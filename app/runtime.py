@@ -6,16 +6,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from app import messages as m
 from app.config import AppConfig
 from app.conversation import Conversation
-from app.model_store import ModelStore
+from app.model_store import resolve_asr, resolve_llm, resolve_smart_turn
 from app.prompt_spec import PromptSpec, default_prompt, load_prompt
 from app.reply import Voice
 from app.session import Ears, Session, SessionSettings
+from asr.audio import SAMPLE_RATE_HZ
 from asr.listener import Listener, ListenerSettings
 from asr.smart_turn import SmartTurn
-from asr.vad import VadModel
+from asr.vad import SileroVad
 from asr.whisper import Recogniser
 from llm_engine.chat import ChatTemplate
 from llm_engine.engine import Engine
@@ -36,15 +39,13 @@ class Runtime:
     template: ChatTemplate
     recogniser: Recogniser
     smart_turn: SmartTurn
-    vad_model: VadModel
     synthesizer: Synthesizer
     prompt: PromptSpec
 
     @classmethod
     def load(cls, config: AppConfig, clock: Callable[[], float] = time.perf_counter) -> Runtime:
         """Load all models of `config`. Raises ModelError, EngineError or PromptFileError."""
-        store = ModelStore()
-        llm_path = store.resolve_llm(config.llm)
+        llm_path = resolve_llm(config.llm)
         tokenizer = Tokenizer(llm_path)
         model = load_model(llm_path, config.dtype, num_threads=config.threads.engine)
         prompt = load_prompt(config.prompt) if config.prompt else default_prompt()
@@ -53,10 +54,9 @@ class Runtime:
             engine=Engine(model, tokenizer, EngineConfig(), clock),
             template=ChatTemplate(tokenizer),
             recogniser=Recogniser(
-                store.resolve_asr(config.asr), num_threads=config.threads.recogniser
+                resolve_asr(config.asr), num_threads=config.threads.recogniser
             ),
-            smart_turn=SmartTurn(store.resolve_smart_turn(), config.threads.turn_check),
-            vad_model=VadModel(),
+            smart_turn=SmartTurn(resolve_smart_turn(), config.threads.turn_check),
             synthesizer=HibariSynthesizer(num_threads=config.threads.voice)
             if config.speech == "hibari"
             else TextOnly(),
@@ -67,7 +67,7 @@ class Runtime:
         """Make the first call as fast as the tenth: run every model once."""
         self.engine.warm_up()
         self.recogniser.warm_up()
-        self.smart_turn.warm_up()
+        self.smart_turn.probability(np.zeros(SAMPLE_RATE_HZ, np.float32))
         self.synthesizer.warm_up()
 
     def new_session(
@@ -86,7 +86,7 @@ class Runtime:
             session_id,
             settings=settings,
             conversation=Conversation(self.template, self.prompt, max_prompt_tokens),
-            listener=Listener(ListenerSettings(), self.vad_model.stream()),
+            listener=Listener(ListenerSettings(), SileroVad()),
             ears=ears,
             engine=self.engine,
             voice=voice,
