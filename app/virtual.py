@@ -81,6 +81,17 @@ class VirtualClock:
 
 
 @dataclass(frozen=True, slots=True)
+class Job:
+    """What one job of a server took, for calibration."""
+
+    kind: str  # "partial", "final", "turn_check", "step" or "speech"
+    seconds: float
+    num_passes: int = 0
+    num_tokens: int = 0
+    audio_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Stamped:
     """An event for the client, and the virtual second at which it left."""
 
@@ -103,6 +114,7 @@ class VirtualCall:
         self._clock = clock
         self.now_s = 0.0
         self.events: list[Stamped] = []
+        self.jobs: list[Job] = []
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._ears = _AsrServer(self)
@@ -189,6 +201,7 @@ class _AsrServer:
         measured_s = self._call.timed(
             lambda: results.append(run_inline(runtime.recogniser, runtime.smart_turn, request))
         )
+        self._call.jobs.append(Job(_kind(request), measured_s))
         cost_s = measured_s if costs is None else costs.of_request(request)
         self._is_busy = True
         self._call.at(self._call.now_s + cost_s, self._done(results[0]))
@@ -204,10 +217,14 @@ class _AsrServer:
         return lambda: self._call.session.on_heard(result, self._call.now_s)
 
 
-def _rank(request: heard.AsrRequest) -> int:
+def _kind(request: heard.AsrRequest) -> str:
     if isinstance(request, heard.TurnCheckRequest):
-        return 1
-    return 2 if request.kind == "partial" else 0
+        return "turn_check"
+    return "partial" if request.kind == "partial" else "final"
+
+
+def _rank(request: heard.AsrRequest) -> int:
+    return {"final": 0, "turn_check": 1, "partial": 2}[_kind(request)]
 
 
 class _EngineServer:
@@ -234,6 +251,9 @@ class _EngineServer:
             return
         cost_s = 0.0
         if report is not None:
+            self._call.jobs.append(
+                Job("step", measured_s, num_passes=report.num_passes, num_tokens=report.num_tokens)
+            )
             cost_s = measured_s if costs is None else costs.of_step(report)
         end_s = self._call.now_s + cost_s
         self._ended_at_s[self._call.now_s] = end_s
@@ -280,6 +300,7 @@ class _VoiceServer:
         self._waiting.remove(request)
         result = self._worker.run_inline(request)
         costs = self._call.costs
+        self._call.jobs.append(Job("speech", result.done.compute_s, audio_s=result.done.audio_s))
         cost_s = (
             result.done.compute_s
             if costs is None
