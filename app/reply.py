@@ -211,11 +211,12 @@ class Reply:
         return max(1, int(len(text) / SPOKEN_CHARS_PER_S * self._sample_rate_hz))
 
     def _num_tokens_within(self, num_chars: int) -> int:
+        """Tokens of the first `num_chars`; of a delta cut in two, its share."""
         num_tokens = position = 0
         for text, count in self._deltas:
+            if position + len(text.rstrip()) > num_chars:
+                return num_tokens + count * max(0, num_chars - position) // len(text)
             position += len(text)
-            if position > num_chars:
-                break
             num_tokens += count
         return num_tokens
 

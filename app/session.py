@@ -34,7 +34,7 @@ from app.turn import (
 from asr import events as heard
 from asr.listener import Listener
 from llm_engine import events as thought
-from llm_engine.engine import Engine
+from llm_engine.prompt import Snapshot
 
 T = TypeVar("T")
 
@@ -47,6 +47,22 @@ class Ears(Protocol):
     """The recogniser's worker: only enqueues; results come back through `Session.on_heard`."""
 
     def submit(self, request: heard.AsrRequest) -> None: ...
+
+
+class Mind(Protocol):
+    """The reply engine (`llm_engine.engine.Engine`, or another of the same face): all calls only enqueue."""
+
+    def open(self, config: thought.SessionConfig, on_event: thought.OnEvent) -> str: ...
+
+    def update(self, session_id: str, snapshot: Snapshot) -> None: ...
+
+    def commit(self, session_id: str, snapshot: Snapshot) -> int: ...
+
+    def cancel(self, session_id: str) -> None: ...
+
+    def truncate(self, session_id: str, turn: int, num_reply_tokens: int) -> None: ...
+
+    def close(self, session_id: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +98,7 @@ class Session:
         conversation: Conversation,
         listener: Listener,
         ears: Ears,
-        engine: Engine,
+        engine: Mind,
         voice: Voice,
         sample_rate_hz: int,
         emit: Callable[[m.ServerEvent], None],

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+
+from app.conversation import MAX_MESSAGES, Conversation, PromptSpec
+from app.errors import ItemNotFound, ItemRejected
+from tests.app.fakes import FakeTemplate
+
+
+def conversation(max_prompt_tokens: int = 10_000) -> Conversation:
+    return Conversation(FakeTemplate(), PromptSpec("sys"), max_prompt_tokens)  # type: ignore[arg-type]
+
+
+def prompt(of: Conversation, slot: str | None) -> str:
+    return bytes(of.snapshot(slot).token_ids).decode()
+
+
+def test_a_snapshot_holds_system_history_and_the_running_words() -> None:
+    talk = conversation()
+    talk.add("a", "user", "hi")
+    talk.add("b", "assistant", "hello")
+    assert prompt(talk, "what time") == "sysuser:hi|assistant:hello|what time|assistant:"
+
+
+def test_revisions_rise_strictly() -> None:
+    talk = conversation()
+    revisions = [talk.snapshot("x").revision for _ in range(3)]
+    assert revisions == sorted(set(revisions))
+
+
+def test_without_running_words_the_last_user_message_takes_the_slot() -> None:
+    talk = conversation()
+    talk.add("a", "user", "hi")
+    assert prompt(talk, None) == "syshi|assistant:"
+
+
+def test_the_prompts_fixed_parts_surround_the_callers_words() -> None:
+    talk = conversation()
+    talk.set_spec(PromptSpec("s", before="Q: ", after=" (be kind)"))
+    assert prompt(talk, "why") == "sQ: why (be kind)|assistant:"
+
+
+def test_a_reply_cut_short_keeps_what_was_heard_and_one_not_heard_goes() -> None:
+    talk = conversation()
+    talk.add("b", "assistant", "one two three")
+    talk.set_text("b", "one two")
+    assert talk.text_of("b") == "one two"
+    talk.set_text("b", "")
+    assert not talk.has("b")
+
+
+def test_unknown_and_doubled_items_are_typed_errors() -> None:
+    talk = conversation()
+    talk.add("a", "user", "hi")
+    with pytest.raises(ItemRejected, match="'a'"):
+        talk.add("a", "user", "again")
+    for change in (talk.delete, talk.text_of):
+        with pytest.raises(ItemNotFound, match="'z'"):
+            change("z")
+
+
+def test_the_oldest_turn_goes_whole_when_the_prompt_grows_too_long() -> None:
+    talk = conversation(max_prompt_tokens=60)
+    talk.add("a", "user", "x" * 30)
+    talk.add("b", "assistant", "y" * 10)
+    talk.add("c", "user", "short")
+    talk.begin_turn()
+    assert not talk.has("a") and not talk.has("b") and talk.has("c")
+
+
+def test_history_never_grows_beyond_its_bound() -> None:
+    talk = conversation()
+    for number in range(MAX_MESSAGES + 10):
+        talk.add(str(number), "user", "x")
+    assert not talk.has("0") and talk.has(str(MAX_MESSAGES + 9))
+    assert prompt(talk, "").count("user:") <= MAX_MESSAGES

@@ -1,0 +1,274 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from app import messages as m
+from app.session import MAX_QUEUED_TURNS, SessionSettings
+from asr import events as heard
+from llm_engine import events as thought
+from tests.app.fakes import Stage
+
+ANSWER = "It is three o'clock. Anything else?"
+NO_INTERRUPTION = SessionSettings(interrupt_response=False)
+
+
+def test_partials_become_snapshots_and_the_end_commits_the_same_prompt() -> None:
+    stage = Stage()
+    stage.starts_speaking()
+    stage.says("what")
+    stage.says("what time is it", at_pause=True)
+    stage.ends("what time is it")
+    assert [len(stage.engine.updates), len(stage.engine.commits)] == [2, 1]
+    assert stage.engine.commits[0].token_ids == stage.engine.updates[-1].token_ids
+    assert stage.engine.commits[0].revision > stage.engine.updates[-1].revision
+
+
+def test_an_equal_hypothesis_is_not_sent_to_the_engine_again() -> None:
+    stage = Stage()
+    stage.starts_speaking()
+    stage.says("what time")
+    stage.says("what time")
+    assert len(stage.engine.updates) == 1
+    stage.says("what time", at_pause=True)
+    assert len(stage.engine.updates) == 2  # now it is the likely final
+
+
+def test_nothing_of_a_draft_leaves_before_the_end_of_the_utterance() -> None:
+    stage = Stage()
+    stage.starts_speaking()
+    stage.says("what time is it", at_pause=True)
+    stage.drafts(ANSWER)
+    stage.speaks_all()
+    assert not stage.of_type(m.ReplyAudio) and not stage.of_type(m.ReplyText)
+    assert stage.of_type(m.DraftShown)[-1].text == ANSWER
+
+
+def test_the_held_piece_leaves_the_moment_the_draft_is_confirmed() -> None:
+    stage = Stage()
+    stage.starts_speaking()
+    stage.says("what time is it", at_pause=True)
+    stage.drafts(ANSWER)
+    stage.speaks_all()
+    stage.now_s = 2.0
+    stage.ends("what time is it")
+    stage.generates(ANSWER)
+    audio = stage.of_type(m.ReplyAudio)
+    assert [event.text for event in audio] == ["It is three o'clock."]
+    stage.speaks_all()
+    (metrics,) = [event.metrics for event in stage.of_type(m.TurnMeasured)]
+    assert metrics["ready_lag_ms"] == 0 and metrics["ready_at_eou"] is True
+    assert metrics["transcript"] == "what time is it" and metrics["reply"] == ANSWER
+
+
+def test_a_turn_reports_every_step_to_the_client_in_order() -> None:
+    stage = Stage()
+    stage.asks("what time is it")
+    stage.generates(ANSWER)
+    stage.speaks_all()
+    kinds = [type(event) for event in stage.events if not isinstance(event, m.ReplyAudio)]
+    assert kinds == [
+        m.UserSpeechStarted,
+        m.TranscriptChanged,
+        m.UserSpeechStopped,
+        m.TranscriptFinal,
+        m.ReplyStarted,
+        m.ReplyText,
+        m.ReplyFinished,
+        m.TurnMeasured,
+    ]
+
+
+def test_the_next_turns_prompt_holds_the_last_turn() -> None:
+    stage = Stage()
+    stage.asks("hello")
+    stage.generates("Hi there.")
+    stage.speaks_all()
+    stage.waits(1.5)
+    stage.asks("bye")
+    prompt = bytes(stage.engine.commits[-1].token_ids).decode()
+    assert "user:hello|assistant:Hi there.|bye" in prompt
+
+
+def test_an_utterance_without_words_gets_no_reply() -> None:
+    stage = Stage()
+    stage.starts_speaking()
+    stage.ends(None)
+    assert not stage.engine.commits and not stage.of_type(m.ReplyStarted)
+    assert stage.of_type(m.TranscriptFinal)[0].text == ""
+    stage.asks("hello")
+    assert len(stage.engine.commits) == 1
+
+
+def test_the_engines_end_probability_reaches_the_listener_as_evidence_for_its_transcript() -> None:
+    stage = Stage()
+    stage.starts_speaking()
+    stage.says("what time is it")
+    revision = stage.engine.updates[-1].revision
+    stage.session.on_engine_event(thought.SnapshotScored("e", revision, 0.75), 0.0)
+    stage.session.on_engine_event(thought.SnapshotScored("e", 999, 0.5), 0.0)
+    assert stage.listener.scores == [(1, 1, 0.75)]
+
+
+def test_speech_during_the_reply_stops_it_and_keeps_what_was_heard() -> None:
+    stage = Stage()
+    stage.asks("what time is it")
+    stage.generates(ANSWER)
+    stage.speaks_all(seconds=1.0)
+    stage.waits(1.2)  # 1.2 s of 2 s are heard
+    stage.starts_speaking()
+    stage.waits(0.1)
+    assert not stage.of_type(m.AudioFlushed)  # a blip so far
+    stage.waits(0.1)
+    assert len(stage.of_type(m.AudioFlushed)) == 1
+    assert stage.conversation.text_of(stage.of_type(m.ReplyStarted)[0].item_id) == (
+        "It is three o'clock."
+    )
+    turn, num_tokens = stage.engine.truncated[0]
+    assert turn == 0 and 0 < num_tokens < len(ANSWER)
+    stage.ends("never mind")
+    assert len(stage.engine.commits) == 2
+
+
+def test_interrupting_a_reply_that_is_still_made_cancels_it_in_the_engine() -> None:
+    stage = Stage()
+    stage.asks("tell me a story")
+    stage.starts_speaking()
+    stage.waits(0.3)
+    assert stage.engine.num_cancelled == 1
+    assert stage.of_type(m.ReplyFinished)[0].reason == "interrupted"
+    assert not stage.of_type(m.TurnMeasured)  # the account is to come
+    stage.session.on_engine_event(
+        thought.ReplyDone("e", 0, "cancelled", thought.TurnStats(drafted_tokens=7)), 1.0
+    )
+    assert stage.of_type(m.TurnMeasured)[0].metrics["drafted_tokens"] == 7
+
+
+def test_a_short_word_during_the_reply_that_ends_as_nothing_lets_the_reply_go_on() -> None:
+    stage = Stage()
+    stage.asks("what time is it")
+    stage.generates(ANSWER)
+    stage.starts_speaking()
+    stage.ends(None)
+    stage.speaks_all()
+    assert not stage.of_type(m.AudioFlushed)
+    assert stage.of_type(m.ReplyFinished)[0].reason == "completed"
+
+
+def test_without_interruptions_a_second_utterance_waits_for_the_first_reply() -> None:
+    stage = Stage(NO_INTERRUPTION)
+    stage.asks("one")
+    stage.asks("two")
+    assert len(stage.engine.commits) == 1
+    stage.generates("First.")
+    stage.speaks_all()
+    assert len(stage.engine.commits) == 2
+    stage.generates("Second.")
+    stage.speaks_all()
+    assert [event.text for event in stage.of_type(m.ReplyFinished)] == ["First.", "Second."]
+
+
+def test_too_many_waiting_turns_drop_the_oldest_and_say_so() -> None:
+    stage = Stage(NO_INTERRUPTION)
+    for number in range(MAX_QUEUED_TURNS + 2):
+        stage.asks(f"number {number}")
+    assert [error.code for error in stage.of_type(m.ErrorReported)] == ["turn_dropped"]
+
+
+def test_deltas_of_a_reply_that_was_stopped_are_ignored() -> None:
+    stage = Stage()
+    stage.asks("one")
+    stage.session.on_command(m.ReplyCancelled(), 0.5)
+    stage.generates("Late.", turn=0, reason="cancelled")
+    assert not stage.of_type(m.ReplyText)
+    assert [event.reason for event in stage.of_type(m.ReplyFinished)] == ["cancelled"]
+
+
+def test_typed_words_are_drafted_on_and_answered_on_enter() -> None:
+    stage = Stage()
+    stage.session.on_command(m.TextTyped("what ti", final=False), 0.0)
+    stage.session.on_command(m.TextTyped("what time is it", final=True), 1.0)
+    assert len(stage.engine.updates) == 1 and len(stage.engine.commits) == 1
+    stage.generates(ANSWER)
+    stage.speaks_all()
+    assert stage.of_type(m.TranscriptFinal)[0].text == "what time is it"
+    assert stage.of_type(m.ReplyFinished)[0].text == ANSWER
+
+
+def test_typing_while_the_caller_speaks_changes_nothing() -> None:
+    stage = Stage()
+    stage.starts_speaking()
+    stage.session.on_command(m.TextTyped("hello", final=True), 1.0)
+    assert not stage.engine.commits
+
+
+def test_a_reply_can_be_requested_for_messages_added_by_the_client() -> None:
+    stage = Stage()
+    stage.session.on_command(m.MessageAdded("x", "user", "hi"), 0.0)
+    stage.session.on_command(m.ReplyRequested(), 0.0)
+    assert bytes(stage.engine.commits[0].token_ids).decode() == "be briefhi|assistant:"
+    stage.generates("Hello.")
+    stage.speaks_all()
+    assert stage.of_type(m.ReplyFinished)[0].reason == "completed"
+
+
+def test_bad_requests_are_reported_and_the_session_goes_on() -> None:
+    stage = Stage()
+    stage.session.on_command(m.MessageDeleted("nope"), 0.0)
+    stage.session.on_command(m.ReplyTruncated("nope", 100), 0.0)
+    assert [error.code for error in stage.of_type(m.ErrorReported)] == ["item_not_found"] * 2
+    stage.asks("still there?")
+    assert len(stage.engine.commits) == 1
+
+
+def test_new_sampling_takes_a_new_engine_session_and_other_settings_do_not() -> None:
+    stage = Stage()
+    stage.session.on_command(m.SettingsChanged(instructions="be rude", silence_ms=700), 0.0)
+    assert len(stage.engine.opened) == 1
+    assert stage.listener.settings == {"silence_ms": 700}
+    stage.session.on_command(m.SettingsChanged(temperature=0.7), 0.0)
+    assert stage.engine.opened[-1].sampling.temperature == 0.7 and stage.engine.num_closed == 1
+    stage.asks("hello")
+    assert bytes(stage.engine.commits[0].token_ids).decode().startswith("be rude")
+
+
+def test_an_utterance_is_only_remembered_when_no_reply_is_to_be_made() -> None:
+    stage = Stage(replace(SessionSettings(), create_response=False))
+    stage.asks("hello")
+    assert not stage.engine.commits
+    stage.session.on_command(m.ReplyRequested(), 0.0)
+    assert bytes(stage.engine.commits[0].token_ids).decode() == "be briefhello|assistant:"
+
+
+def test_a_failed_decode_and_a_failed_reply_are_reported() -> None:
+    stage = Stage()
+    stage.hears(heard.AsrFailed(1, "no memory"))
+    stage.asks("hello")
+    stage.session.on_engine_event(
+        thought.ReplyDone("e", 0, "error", thought.TurnStats(), error="step failed"), 1.0
+    )
+    assert [e.code for e in stage.of_type(m.ErrorReported)] == [
+        "recognition_failed",
+        "reply_failed",
+    ]
+    assert stage.of_type(m.ReplyFinished)[0].reason == "failed"
+    stage.asks("again")
+    assert len(stage.engine.commits) == 2
+
+
+def test_clearing_the_audio_forgets_the_open_utterance() -> None:
+    stage = Stage()
+    stage.starts_speaking()
+    stage.session.on_command(m.AudioCleared(), 0.1)
+    assert stage.listener.num_resets == 1
+    stage.asks("hello")
+    assert len(stage.engine.commits) == 1
+
+
+def test_closing_gives_everything_back() -> None:
+    stage = Stage()
+    stage.starts_speaking()
+    stage.says("what time is it", at_pause=True)
+    stage.drafts(ANSWER)
+    stage.session.close()
+    assert stage.engine.num_closed == 1
+    assert stage.voice.cancelled == list(stage.voice.spoken)
