@@ -6,9 +6,12 @@ Legend: T tokens, H hidden size.
 from __future__ import annotations
 
 import torch
+import triton
+import triton.language as tl
 
 from kernels.dispatch import backend_for
-from kernels.errors import KernelArgumentError, require
+from kernels.errors import require
+from kernels.launch import launch
 
 
 def rms_norm_reference(
@@ -20,6 +23,60 @@ def rms_norm_reference(
     variance = wide.pow(2).mean(dim=-1, keepdim=True)
     normed = (wide * torch.rsqrt(variance + eps)).to(x.dtype)
     return weight * normed, total
+
+
+@triton.jit
+def _rms_norm_kernel(
+    x_ptr,
+    residual_ptr,
+    weight_ptr,
+    y_ptr,
+    total_ptr,
+    hidden,
+    eps,
+    HAS_RESIDUAL: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+):
+    """One program per token; the row stays in registers between the sum and the scaling."""
+    row = tl.program_id(0).to(tl.int64) * hidden
+    column = tl.arange(0, BLOCK_H)
+    exists = column < hidden
+    total = tl.load(x_ptr + row + column, mask=exists, other=0.0)
+    if HAS_RESIDUAL:
+        residual = tl.load(residual_ptr + row + column, mask=exists, other=0.0)
+        total = (total.to(tl.float32) + residual.to(tl.float32)).to(total.dtype)
+        tl.store(total_ptr + row + column, total, mask=exists)
+    wide = total.to(tl.float32)
+    mean_square = tl.sum(wide * wide, 0) / hidden
+    # rounded before the weight is applied, as the reference does
+    normed = (wide * tl.rsqrt(mean_square + eps)).to(total.dtype).to(tl.float32)
+    weight = tl.load(weight_ptr + column, mask=exists, other=0.0).to(tl.float32)
+    tl.store(y_ptr + row + column, (normed * weight).to(y_ptr.dtype.element_ty), mask=exists)
+
+
+def _rms_norm_triton(
+    x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    num_tokens, hidden = x.shape
+    x = x.contiguous()
+    y = torch.empty_like(x)
+    total = x if residual is None else torch.empty_like(x)
+    block = triton.next_power_of_2(hidden)
+    launch(
+        _rms_norm_kernel,
+        (num_tokens,),
+        x,
+        None if residual is None else residual.contiguous(),
+        weight.contiguous(),
+        y,
+        total,
+        hidden,
+        eps,
+        HAS_RESIDUAL=residual is not None,
+        BLOCK_H=block,
+        num_warps=min(max(block // 512, 1), 16),
+    )
+    return y, total
 
 
 def rms_norm(
@@ -47,4 +104,4 @@ def rms_norm(
         )
     if backend_for(x) == "torch":
         return rms_norm_reference(x, weight, eps, residual)
-    raise KernelArgumentError(f"rms_norm has no kernel for {x.device}")
+    return _rms_norm_triton(x, weight, eps, residual)
