@@ -16,7 +16,8 @@ from app.prompt_spec import PromptSpec, default_prompt, load_prompt
 from app.reply import Voice
 from app.session import Ears, Session, SessionSettings
 from asr.audio import SAMPLE_RATE_HZ
-from asr.listener import Listener, ListenerSettings
+from asr.listener import Listener
+from asr.settings import ListenerSettings
 from asr.smart_turn import SmartTurn
 from asr.vad import SileroVad
 from asr.whisper import Recogniser
@@ -28,6 +29,8 @@ from llm_engine.model import load_model
 from llm_engine.tokenizer import Tokenizer
 from tts.hibari import HibariSynthesizer
 from tts.synthesizer import Synthesizer, TextOnly
+
+END_PROBABILITY_GRACE_MS = 60  # how long the end of a turn waits for the reply model's evidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,9 @@ class Runtime:
             session_id,
             settings=settings,
             conversation=Conversation(self.template, self.prompt, max_prompt_tokens),
-            listener=Listener(ListenerSettings(), SileroVad()),
+            listener=Listener(
+                ListenerSettings(end_probability_grace_ms=END_PROBABILITY_GRACE_MS), SileroVad()
+            ),
             ears=ears,
             engine=self.engine,
             voice=voice,

@@ -33,6 +33,7 @@ from app.turn import (
 )
 from asr import events as heard
 from asr.listener import Listener
+from asr.settings import ListenerSettings
 from llm_engine import events as thought
 from llm_engine.prompt import Snapshot
 
@@ -146,9 +147,7 @@ class Session:
             case m.AudioCommitted():
                 self._take(self._listener.commit(), now_s)
             case m.AudioCleared():
-                self._listener.reset()
-                if self._utterance is not None:
-                    self._take_acts(UtteranceOver(has_text=False, may_interrupt=False), now_s)
+                self._take(self._listener.reset(), now_s)
             case m.TextTyped(text=text, final=final):
                 self._on_typed(text, final, now_s)
             case m.MessageAdded(item_id=item_id, role=role, text=text):
@@ -566,18 +565,23 @@ class Session:
             self._stop_reply("cancelled", self._listener.now_s)
             self._engine.close(self._engine_id)
             self._engine_id = self._engine.open(changed, self._on_thought)
-        self._listener.configure(
-            turn_detection=change.turn_detection,
-            silence_ms=change.silence_ms,
-            threshold=change.vad_threshold,
-            eagerness=change.eagerness,
-            language=change.language,
-            hot_words=change.hot_words,
-        )
+        self._listener.configure(_with_changes(self._listener.settings, change))
 
     def _new_item_id(self) -> str:
         self._num_items += 1
         return f"item_{self.session_id}_{self._num_items}"
+
+
+def _with_changes(settings: ListenerSettings, change: m.SettingsChanged) -> ListenerSettings:
+    return replace(
+        settings,
+        turn_detection=_or(change.turn_detection, settings.turn_detection),
+        silence_ms=_or(change.silence_ms, settings.silence_ms),
+        vad_threshold=_or(change.vad_threshold, settings.vad_threshold),
+        eagerness=_or(change.eagerness, settings.eagerness),
+        language=_or(change.language, settings.language),
+        hot_words=_or(change.hot_words, settings.hot_words),
+    )
 
 
 def _or(value: T | None, default: T) -> T:

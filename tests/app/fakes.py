@@ -12,6 +12,7 @@ from app import messages as m
 from app.conversation import Conversation, PromptSpec
 from app.session import Session, SessionSettings
 from asr import events as heard
+from asr.settings import ListenerSettings
 from llm_engine import events as thought
 from llm_engine.chat import ChatMessage
 from llm_engine.prompt import Segment, Snapshot
@@ -84,7 +85,7 @@ class FakeListener:
     now_s: float = 0.0
     script: list[list[heard.ListenerEvent]] = field(default_factory=list)
     scores: list[tuple[int, int, float]] = field(default_factory=list)
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: ListenerSettings = field(default_factory=ListenerSettings)
     num_resets: int = 0
 
     def push(self, samples: np.ndarray) -> list[heard.ListenerEvent]:
@@ -103,11 +104,12 @@ class FakeListener:
     def commit(self) -> list[heard.ListenerEvent]:
         return self.script.pop(0) if self.script else []
 
-    def reset(self) -> None:
+    def reset(self) -> list[heard.ListenerEvent]:
         self.num_resets += 1
+        return self.script.pop(0) if self.script else []
 
-    def configure(self, **settings: Any) -> None:
-        self.settings |= {key: value for key, value in settings.items() if value is not None}
+    def configure(self, settings: ListenerSettings) -> None:
+        self.settings = settings
 
 
 @dataclass

@@ -224,7 +224,7 @@ def test_new_sampling_takes_a_new_engine_session_and_other_settings_do_not() -> 
     stage = Stage()
     stage.session.on_command(m.SettingsChanged(instructions="be rude", silence_ms=700), 0.0)
     assert len(stage.engine.opened) == 1
-    assert stage.listener.settings == {"silence_ms": 700}
+    assert stage.listener.settings.silence_ms == 700
     stage.session.on_command(m.SettingsChanged(temperature=0.7), 0.0)
     assert stage.engine.opened[-1].sampling.temperature == 0.7 and stage.engine.num_closed == 1
     stage.asks("hello")
@@ -258,6 +258,7 @@ def test_a_failed_decode_and_a_failed_reply_are_reported() -> None:
 def test_clearing_the_audio_forgets_the_open_utterance() -> None:
     stage = Stage()
     stage.starts_speaking()
+    stage.listener.script = [[heard.UtteranceEnded(1, 0.1, 0.1, None, "cleared")]]
     stage.session.on_command(m.AudioCleared(), 0.1)
     assert stage.listener.num_resets == 1
     stage.asks("hello")
