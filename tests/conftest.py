@@ -17,6 +17,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # one thread unless a test sets otherwise: two cores are shared by everything that runs
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Triton decides on import whether kernels are interpreted, which is how tests run them on a CPU
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
