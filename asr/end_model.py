@@ -1,0 +1,92 @@
+"""How probable it is that the caller has finished, from all evidence there is (pure).
+
+Every source is optional. The constants and their origin are in one table below.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from asr.normal_form import normal_form
+
+# Words after which an English sentence goes on.
+_FUNCTION_WORDS = """
+    a an the and or but so because if when while that which who whose of to in on at by for from
+    with without into onto about as than is are was were be been am do does did can could will would
+    shall should may might must have has had my your his her its our their this these those i you he
+    she we they it's i'm i'd i'll not very some any no each every um uh er like
+"""
+FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
+_WHOLE_ANSWERS = "yes yeah yep no nope okay ok sure right correct thanks bye stop quit"
+WHOLE_ANSWERS = frozenset(_WHOLE_ANSWERS.split())
+GREETINGS = frozenset(
+    ("hello", "hi", "hey", "hello there", "hi there", "hey there", "good morning", "good evening")
+    + ("good afternoon", "excuse me", "alexa", "computer", "hello hello")
+)
+_OPEN_END = re.compile(r"(?:[,:;…-]|\.\.\.)\s*$")
+_CLOSED_END = re.compile(r"[^.][.?!。？！]\s*$")
+PROBABILITY_FLOOR = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known at a pause. None: the source is off or has not answered."""
+
+    text: str | None = None  # display form of the whole hypothesis
+    turn_probability: float | None = None  # Smart Turn
+    end_probability: float | None = None  # the reply model's P(the message ends here)
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Logistic regression: bias + Σ weight · feature; the probabilities enter as logits."""
+
+    bias: float
+    turn: float
+    end: float
+    closed: float
+    open: float
+    function_word: float
+
+
+WEIGHTS = {
+    # (Smart Turn, reply model): weights
+    (True, True): Weights(-0.5, 0.5, 0.5, 1.0, -1.0, -2.0),
+    (True, False): Weights(-1.0, 1.0, 0.0, 1.5, -1.0, -3.0),
+    (False, True): Weights(0.5, 0.0, 0.7, 1.2, -1.0, -2.0),
+    (False, False): Weights(-0.3, 0.0, 0.0, 1.8, -1.5, -2.5),
+}
+
+
+def joint_probability(evidence: Evidence) -> float:
+    """P(the utterance is complete). Text that has not come counts as unknown, not as incomplete."""
+    turn, end = evidence.turn_probability, evidence.end_probability
+    weights = WEIGHTS[turn is not None, end is not None]
+    score = weights.bias
+    if turn is not None:
+        score += weights.turn * _logit(turn)
+    if end is not None:
+        score += weights.end * _logit(end)
+    if evidence.text:
+        last_word = (normal_form(evidence.text).split() or [""])[-1]
+        score += weights.closed * bool(_CLOSED_END.search(evidence.text))
+        score += weights.open * bool(_OPEN_END.search(evidence.text))
+        score += weights.function_word * (last_word in FUNCTION_WORDS)
+    return 1.0 / (1.0 + math.exp(-score))
+
+
+def is_greeting(text: str) -> bool:
+    """A call for attention that is usually followed by the matter itself."""
+    return normal_form(text) in GREETINGS
+
+
+def is_whole_answer(text: str) -> bool:
+    """One word that answers by itself."""
+    return normal_form(text) in WHOLE_ANSWERS
+
+
+def _logit(probability: float) -> float:
+    clipped = min(max(probability, PROBABILITY_FLOOR), 1.0 - PROBABILITY_FLOOR)
+    return math.log(clipped / (1.0 - clipped))

@@ -1,0 +1,366 @@
+"""The recogniser: Whisper in CTranslate2, encoding only the speech.
+
+Whisper is trained on 30 s windows and stops reliably only if padding follows the speech. Encoding
+that padding for every partial costs most of the time, so only the speech is encoded and
+`GRAFT_FRAMES` rows of encoder output, computed once from padding at the same positions, are
+appended (docs/asr.md).
+
+Shapes: M mel bins, F mel frames (100/s), E encoder frames (50/s), D model width.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+
+import ctranslate2
+import numpy as np
+import tokenizers
+from faster_whisper.tokenizer import Tokenizer
+from faster_whisper.utils import download_model
+from numpy.typing import NDArray
+
+from asr.audio import SAMPLE_RATE_HZ, Samples, read_file
+from asr.errors import ModelBroken, ModelNotFound, UnsupportedLanguage
+from asr.events import DecodeRequest, DecodeResult, Word
+from asr.guards import SpeechGates, cut_loops, max_new_tokens
+from asr.mel import FRAMES_PER_S, log_mel
+from asr.normal_form import normal_form
+
+Encoded = NDArray[np.float32]
+
+logger = logging.getLogger(__name__)
+
+FULL_WINDOW_S = 30.0
+ENCODER_FRAMES_PER_S = FRAMES_PER_S // 2
+FULL_FRAMES = round(FULL_WINDOW_S * ENCODER_FRAMES_PER_S)
+GRAFT_FRAMES = 250
+MIN_WINDOW_S = 1.0
+MAX_WINDOW_S = FULL_WINDOW_S - GRAFT_FRAMES / ENCODER_FRAMES_PER_S
+REPETITION_PENALTY = 1.1  # with the graft; 1.15 and more forbids words that rightly come again
+FULL_WINDOW_BEAMS = 5
+MAX_PROMPT_TOKENS = 100
+SELF_CHECK_CLIP = Path(__file__).parent / "assets" / "self_check.wav"
+
+
+@dataclass(frozen=True, slots=True)
+class RecogniserOptions:
+    """`num_threads` per decode, `num_workers` decodes at once. CPU decodes scale with workers."""
+
+    device: str = "cpu"
+    compute_type: str = "int8"
+    num_threads: int = 1
+    num_workers: int = 2
+    use_graft: bool = True
+    max_alternative_gap: float = 1.0  # nats between the two best hypotheses that count as close
+    second_opinion_below: float | None = None  # mean log probability; full window, beam 5
+    gates: SpeechGates = SpeechGates()
+
+
+@dataclass(frozen=True, slots=True)
+class _Hypothesis:
+    text: str
+    token_ids: tuple[int, ...]
+    log_probability: float  # mean per token
+    no_speech_probability: float
+    alternatives: tuple[str, ...] = ()
+
+
+class Recogniser:
+    """One model, shared by all sessions; `decode` may be called from several threads.
+
+    `model` is a folder with a CTranslate2 Whisper model, or any id that faster-whisper knows.
+
+    Raises:
+        ModelNotFound, ModelBroken
+    """
+
+    def __init__(self, model: Path | str, options: RecogniserOptions | None = None) -> None:
+        self.options = options or RecogniserOptions()
+        path = _resolve(model)
+        try:
+            self._model = ctranslate2.models.Whisper(
+                str(path),
+                device=self.options.device,
+                compute_type=self.options.compute_type,
+                intra_threads=self.options.num_threads,
+                inter_threads=self.options.num_workers,
+            )
+            self._hf_tokenizer = tokenizers.Tokenizer.from_file(str(path / "tokenizer.json"))
+        except Exception as error:  # both libraries raise bare RuntimeError and Exception
+            raise ModelBroken(path, str(error)) from error
+        self.is_multilingual: bool = self._model.is_multilingual
+        self._graft_table: Encoded | None = None
+        if self.options.use_graft:
+            self._graft_table = self._make_graft_table()
+
+    @property
+    def uses_graft(self) -> bool:
+        """False where the self-check failed or the graft was switched off: full windows then."""
+        return self._graft_table is not None
+
+    def check_language(self, language: str | None) -> None:
+        """Raise UnsupportedLanguage unless `language` (a code such as "en", or None) can be asked
+        for.
+        """
+        if language is not None:
+            self._tokenizer(language)
+
+    def decode(self, requests: Sequence[DecodeRequest]) -> list[DecodeResult]:
+        """Transcribe each request.
+
+        Requests of like settings and similar length share their passes.
+        """
+        results: dict[int, DecodeResult] = {}
+        keyed = sorted(
+            range(len(requests)),
+            key=lambda i: (_settings_key(requests[i]), len(requests[i].samples)),
+        )
+        for _, group in groupby(keyed, key=lambda i: _settings_key(requests[i])):
+            indices = list(group)
+            batch = [requests[i] for i in indices]
+            results.update(zip(indices, self._decode_alike(batch), strict=True))
+        return [results[i] for i in range(len(requests))]
+
+    # ---- one batch of requests with equal settings
+
+    def _decode_alike(self, batch: list[DecodeRequest]) -> list[DecodeResult]:
+        encoded = self._encode([request.samples for request in batch])
+        language = batch[0].language
+        if language is None and self.is_multilingual:
+            return [
+                self._decode_language(request, row[None], self._detect(row[None]))
+                for request, row in zip(batch, encoded, strict=True)
+            ]
+        hypotheses = self._generate(batch, encoded, language)
+        return [
+            self._result(request, encoded[row : row + 1], hypothesis, language)
+            for row, (request, hypothesis) in enumerate(zip(batch, hypotheses, strict=True))
+        ]
+
+    def _decode_language(
+        self, request: DecodeRequest, encoded: Encoded, language: str
+    ) -> DecodeResult:
+        (hypothesis,) = self._generate([request], encoded, language)
+        return self._result(request, encoded, hypothesis, language)
+
+    def _encode(self, windows: list[Samples]) -> Encoded:
+        """[B, E, D]: each window's own frames, then padding's, to the same length."""
+        if self._graft_table is None:
+            return np.concatenate([self._encode_full(samples) for samples in windows])
+        own = [self._encode_speech(samples) for samples in windows]
+        num_frames = min(max(rows.shape[1] for rows in own) + GRAFT_FRAMES, FULL_FRAMES)
+        table = self._graft_table
+        return np.concatenate(
+            [np.concatenate([rows, table[:, rows.shape[1] : num_frames]], axis=1) for rows in own]
+        )
+
+    def _encode_speech(self, samples: Samples) -> Encoded:
+        limit = round(MAX_WINDOW_S * SAMPLE_RATE_HZ)
+        return self._encode_mel(_padded(samples[:limit], MIN_WINDOW_S))
+
+    def _encode_full(self, samples: Samples) -> Encoded:
+        limit = round(FULL_WINDOW_S * SAMPLE_RATE_HZ)
+        return self._encode_mel(_padded(samples[:limit], FULL_WINDOW_S))
+
+    def _encode_mel(self, samples: Samples) -> Encoded:
+        features = log_mel(samples, self._model.n_mels)[None]  # [1, M, F]
+        view = self._model.encode(ctranslate2.StorageView.from_array(features), to_cpu=True)
+        return np.array(view.to(ctranslate2.DataType.float32))
+
+    def _generate(
+        self, batch: list[DecodeRequest], encoded: Encoded, language: str | None
+    ) -> list[_Hypothesis]:
+        first = batch[0]
+        duration_s = max(len(request.samples) for request in batch) / SAMPLE_RATE_HZ
+        prompt = self._prompt(language, first.hot_words)
+        outputs = self._model.generate(
+            ctranslate2.StorageView.from_array(np.ascontiguousarray(encoded)),
+            [prompt] * len(batch),
+            beam_size=max(1, first.num_hypotheses),
+            num_hypotheses=max(1, first.num_hypotheses),
+            repetition_penalty=REPETITION_PENALTY if self.uses_graft else 1.0,
+            # CTranslate2 halves max_length between prompt and text.
+            max_length=2 * (max_new_tokens(duration_s) + len(prompt)),
+            return_scores=True,
+            return_no_speech_prob=True,
+        )
+        return [
+            self._hypothesis(output, len(request.samples) / SAMPLE_RATE_HZ)
+            for output, request in zip(outputs, batch, strict=True)
+        ]
+
+    def _hypothesis(
+        self, output: ctranslate2.models.WhisperGenerationResult, duration_s: float
+    ) -> _Hypothesis:
+        texts = [cut_loops(self._text(ids), duration_s) for ids in output.sequences_ids]
+        totals = [
+            score * (len(ids) + 1)  # scores are means over the tokens and the end mark
+            for score, ids in zip(output.scores, output.sequences_ids, strict=True)
+        ]
+        alternatives = tuple(
+            text
+            for text, total in zip(texts[1:], totals[1:], strict=True)
+            if total > totals[0] - self.options.max_alternative_gap
+            and normal_form(text) not in ("", normal_form(texts[0]))
+        )
+        return _Hypothesis(
+            texts[0],
+            tuple(output.sequences_ids[0]),
+            output.scores[0],
+            output.no_speech_prob,
+            alternatives,
+        )
+
+    def _result(
+        self, request: DecodeRequest, encoded: Encoded, best: _Hypothesis, language: str | None
+    ) -> DecodeResult:
+        threshold = self.options.second_opinion_below
+        is_doubtful = threshold is not None and best.log_probability < threshold
+        if is_doubtful and request.kind != "partial" and self.uses_graft:
+            best = self._second_opinion(request, best, language)
+        gates = self.options.gates
+        is_dropped = gates.drops(best.text, best.log_probability, best.no_speech_probability)
+        result = DecodeResult(
+            utterance=request.utterance,
+            revision=request.revision,
+            text="" if is_dropped else best.text,
+            log_probability=best.log_probability,
+            no_speech_probability=best.no_speech_probability,
+            language=language if self.is_multilingual else "en",
+            alternatives=() if is_dropped else best.alternatives,
+        )
+        if request.word_times and result.text:
+            return replace(result, words=self._align(request, encoded, best, language))
+        return result
+
+    def _second_opinion(
+        self, request: DecodeRequest, best: _Hypothesis, language: str | None
+    ) -> _Hypothesis:
+        """The full window with a wide beam: slower by far, right more often at low scores."""
+        (output,) = self._model.generate(
+            ctranslate2.StorageView.from_array(self._encode_full(request.samples)),
+            [self._prompt(language, request.hot_words)],
+            beam_size=FULL_WINDOW_BEAMS,
+            return_scores=True,
+            return_no_speech_prob=True,
+        )
+        full = self._hypothesis(output, len(request.samples) / SAMPLE_RATE_HZ)
+        return full if full.log_probability > best.log_probability else best
+
+    # ---- words
+
+    def _align(
+        self,
+        request: DecodeRequest,
+        encoded: Encoded,
+        best: _Hypothesis,
+        language: str | None,
+    ) -> tuple[Word, ...]:
+        """Times and probability per word, by cross-attention alignment."""
+        tokenizer = self._tokenizer(language)
+        token_ids = [token for token in best.token_ids if token < tokenizer.eot]
+        num_frames = len(request.samples) * FRAMES_PER_S // SAMPLE_RATE_HZ
+        (alignment,) = self._model.align(
+            ctranslate2.StorageView.from_array(np.ascontiguousarray(encoded)),
+            tokenizer.sot_sequence,
+            [token_ids],
+            # real audio only, else the last word never ends
+            [min(num_frames, 2 * encoded.shape[1])],
+        )
+        starts_s: dict[int, float] = {}
+        ends_s: dict[int, float] = {}
+        for token_index, frame in alignment.alignments:
+            starts_s.setdefault(token_index, frame / ENCODER_FRAMES_PER_S)
+            ends_s[token_index] = (frame + 1) / ENCODER_FRAMES_PER_S
+        words = []
+        first = 0
+        for text, ids in zip(*tokenizer.split_to_word_tokens(token_ids), strict=True):
+            last = first + len(ids) - 1
+            probabilities = np.maximum(alignment.text_token_probs[first : last + 1], 1e-9)
+            words.append(
+                Word(
+                    text.strip(),
+                    round(request.start_s + starts_s.get(first, 0.0), 3),
+                    round(request.start_s + ends_s.get(last, 0.0), 3),
+                    round(float(np.exp(np.mean(np.log(probabilities)))), 4),
+                )
+            )
+            first = last + 1
+        return tuple(words)
+
+    # ---- tokens
+
+    def _tokenizer(self, language: str | None) -> Tokenizer:
+        try:
+            return Tokenizer(
+                self._hf_tokenizer, self.is_multilingual, "transcribe", language or "en"
+            )
+        except ValueError as error:
+            raise UnsupportedLanguage(language or "en") from error
+
+    def _text(self, token_ids: Sequence[int]) -> str:
+        text: str = self._plain_tokenizer.decode(list(token_ids))
+        return text.strip()
+
+    @cached_property
+    def _plain_tokenizer(self) -> Tokenizer:
+        return self._tokenizer("en")
+
+    def _prompt(self, language: str | None, hot_words: str | None) -> list[int]:
+        tokenizer = self._tokenizer(language)
+        prompt = [*tokenizer.sot_sequence, tokenizer.no_timestamps]
+        if not hot_words:
+            return prompt
+        hints = tokenizer.encode(" " + hot_words.strip())[:MAX_PROMPT_TOKENS]
+        return [tokenizer.sot_prev, *hints, *prompt]
+
+    def _detect(self, encoded: Encoded) -> str:
+        (ranking,) = self._model.detect_language(
+            ctranslate2.StorageView.from_array(np.ascontiguousarray(encoded))
+        )
+        return str(ranking[0][0]).strip("<|>")
+
+    # ---- the graft
+
+    def _make_graft_table(self) -> Encoded | None:
+        """[1, FULL_FRAMES, D] encoder output of silence, or None where this model does not take to
+        it.
+
+        Self-check: a clear question must read the same with the graft as in the full window.
+        """
+        clip = read_file(SELF_CHECK_CLIP)
+        request = DecodeRequest(0, 0, clip, 0.0, "partial", language="en")
+        (reference,) = self._generate([request], self._encode_full(clip), "en")
+        self._graft_table = self._encode_full(np.zeros(0, dtype=np.float32))
+        (grafted,) = self._generate([request], self._encode([clip]), "en")
+        if normal_form(grafted.text) == normal_form(reference.text):
+            return self._graft_table
+        logger.warning("graft self-check failed; every decode uses the full 30 s window")
+        return None
+
+
+def _settings_key(request: DecodeRequest) -> tuple[str, str, int]:
+    return (request.language or "", request.hot_words or "", request.num_hypotheses)
+
+
+def _padded(samples: Samples, min_s: float) -> Samples:
+    missing = round(min_s * SAMPLE_RATE_HZ) - len(samples)
+    return np.pad(samples, (0, missing)) if missing > 0 else samples
+
+
+def _resolve(model: Path | str) -> Path:
+    if Path(model).is_dir():
+        return Path(model)
+    if isinstance(model, Path) or model.startswith((".", "/")):
+        raise ModelNotFound(model)
+    try:
+        return Path(download_model(model))
+    except ValueError as error:
+        raise ModelNotFound(model) from error
+    except Exception as error:  # the hub client's errors have no common base
+        raise ModelBroken(model, str(error)) from error

@@ -1,0 +1,184 @@
+"""The threads that run the recogniser and Smart Turn for all sessions."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Protocol
+
+from asr.audio import SAMPLE_RATE_HZ, Samples
+from asr.errors import AsrError
+from asr.events import AsrRequest, AsrResult, DecodeRequest, DecodeResult, TurnCheckResult
+
+logger = logging.getLogger(__name__)
+
+OnResult = Callable[[AsrResult], None]
+
+MAX_BATCH = 4
+MAX_BATCH_SPREAD_SAMPLES = 2 * SAMPLE_RATE_HZ  # a short window pays for the longest of its batch
+
+
+class Decoder(Protocol):
+    def decode(self, requests: Sequence[DecodeRequest]) -> list[DecodeResult]: ...
+
+
+class TurnChecker(Protocol):
+    def probability(self, samples: Samples) -> float: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Job:
+    session_id: str
+    request: AsrRequest
+    on_result: OnResult
+    number: int
+
+    @property
+    def priority(self) -> tuple[int, int]:
+        """Finals, then turn checks, then partials; in order of arrival within each."""
+        if not isinstance(self.request, DecodeRequest):
+            return 1, self.number
+        return (2 if self.request.kind == "partial" else 0), self.number
+
+    @property
+    def is_partial(self) -> bool:
+        return isinstance(self.request, DecodeRequest) and self.request.kind == "partial"
+
+
+class AsrWorker:
+    """`num_threads` threads over one queue. Every request is answered exactly once by its callback,
+    on a worker thread or, for a dropped partial, inside `submit`; after `cancel` it is not.
+
+    The queue's bound is one waiting partial per session (a newer one drops the older) beside the
+    finals and checks that listeners have out, at most one of each for a paused session.
+    """
+
+    def __init__(
+        self, decoder: Decoder, turn_checker: TurnChecker | None = None, num_threads: int = 2
+    ) -> None:
+        self._decoder = decoder
+        self._turn_checker = turn_checker
+        self._num_threads = num_threads
+        self._changed = threading.Condition()
+        self._jobs: list[_Job] = []
+        self._numbers = count()
+        self._num_running = 0
+        self._is_stopping = False
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        self._is_stopping = False
+        self._threads = [
+            threading.Thread(target=self._run, name=f"asr-{i}", daemon=True)
+            for i in range(self._num_threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Finish what runs, forget what waits."""
+        with self._changed:
+            self._is_stopping = True
+            self._jobs.clear()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
+
+    def submit(self, session_id: str, request: AsrRequest, on_result: OnResult) -> None:
+        """Queue `request`; never blocks. A waiting older partial of the session is dropped."""
+        job = _Job(session_id, request, on_result, next(self._numbers))
+        stale: list[_Job] = []
+        with self._changed:
+            if isinstance(request, DecodeRequest):
+                # A final covers what an older partial would tell.
+                stale = [j for j in self._jobs if j.session_id == session_id and j.is_partial]
+            self._jobs = [j for j in self._jobs if j not in stale]
+            self._jobs.append(job)
+            self._changed.notify()
+        for old in stale:
+            request = old.request
+            old.on_result(DecodeResult(request.utterance, request.revision, "", dropped=True))
+
+    def cancel(self, session_id: str) -> None:
+        """Forget the session's waiting requests; one that runs may still answer."""
+        with self._changed:
+            self._jobs = [job for job in self._jobs if job.session_id != session_id]
+
+    def run_inline(self, request: AsrRequest) -> AsrResult:
+        """Answer in the caller's thread: the virtual clock's form."""
+        if isinstance(request, DecodeRequest):
+            return self._decode([request])[0]
+        return self._check_turn(request)
+
+    def num_waiting(self) -> int:
+        with self._changed:
+            return len(self._jobs)
+
+    # ---- threads
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._jobs and not self._is_stopping:
+                    self._changed.wait()
+                if self._is_stopping:
+                    return
+                batch = self._take_batch()
+                self._num_running += 1
+            try:
+                self._answer(batch)
+            finally:
+                with self._changed:
+                    self._num_running -= 1
+
+    def _take_batch(self) -> list[_Job]:
+        """The most urgent job; while every thread is busy, further partials of like length with it.
+
+        A batch costs less per window than its parts but answers later than any of them, so that it
+        pays only where the parts would have to wait anyway.
+        """
+        self._jobs.sort(key=lambda job: job.priority)
+        first = self._jobs.pop(0)
+        batch = [first]
+        if first.is_partial and self._num_running >= self._num_threads - 1:
+            for job in self._jobs[:]:
+                if len(batch) < MAX_BATCH and job.is_partial and _alike(first, job):
+                    self._jobs.remove(job)
+                    batch.append(job)
+        return batch
+
+    def _answer(self, batch: list[_Job]) -> None:
+        first = batch[0].request
+        results: list[AsrResult]
+        if isinstance(first, DecodeRequest):
+            requests = [job.request for job in batch if isinstance(job.request, DecodeRequest)]
+            results = list(self._decode(requests))
+        else:
+            results = [self._check_turn(first)]
+        for job, result in zip(batch, results, strict=True):
+            job.on_result(result)
+
+    def _decode(self, requests: list[DecodeRequest]) -> list[DecodeResult]:
+        try:
+            return self._decoder.decode(requests)
+        except (AsrError, RuntimeError, ValueError, MemoryError) as error:
+            logger.exception("decoding failed")
+            return [DecodeResult(r.utterance, r.revision, "", error=str(error)) for r in requests]
+
+    def _check_turn(self, request: AsrRequest) -> TurnCheckResult:
+        probability: float | None = None
+        if self._turn_checker is not None:
+            try:
+                probability = self._turn_checker.probability(request.samples)
+            except Exception:  # onnxruntime raises bare exceptions; the pause is judged without it
+                logger.exception("turn check failed")
+        return TurnCheckResult(request.utterance, request.revision, probability)
+
+
+def _alike(first: _Job, other: _Job) -> bool:
+    spread = abs(len(first.request.samples) - len(other.request.samples))
+    return spread <= MAX_BATCH_SPREAD_SAMPLES
