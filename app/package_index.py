@@ -95,12 +95,12 @@ def _command(package: Package, target: Path, scratch: Path) -> list[str]:
 
 
 def _bytes_under(folder: Path) -> int:
-    """Size of all files below; files may vanish while the client moves them."""
+    """Size of all files below. Files and folders may vanish meanwhile: the client moves them."""
     total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            if path.is_file() and path.name != "client.log":
-                total += path.stat().st_size
+    for parent, _, names in os.walk(folder):  # passes over a folder that is gone, unlike rglob
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.stat(os.path.join(parent, name)).st_size
     return total
 
 

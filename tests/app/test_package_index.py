@@ -125,3 +125,20 @@ def test_an_archive_that_is_none_is_a_typed_error(tmp_path: Path) -> None:
         open_member(archive, "x", package),
     ):
         pass
+
+
+def test_counting_bytes_survives_folders_that_the_client_removes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("kept", "removed"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_bytes(b"1234")
+    real_scandir = os.scandir
+
+    def scandir(path: str) -> object:
+        if str(path).endswith("removed"):
+            raise FileNotFoundError(path)
+        return real_scandir(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert package_index._bytes_under(tmp_path) == 4
