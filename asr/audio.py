@@ -188,6 +188,11 @@ def stream_file(path: Path) -> Iterator[Samples]:
     yield rest
 
 
+def write_wav(path: Path, samples: Samples, sample_rate_hz: int) -> None:
+    """`samples` [N] or [N, channels] as 16-bit PCM."""
+    soundfile.write(path, samples, sample_rate_hz, subtype="PCM_16")
+
+
 def _check_format(name: str, sample_rate_hz: int, num_channels: int) -> None:
     if not MIN_RATE_HZ <= sample_rate_hz <= MAX_RATE_HZ:
         raise UnsupportedRate(sample_rate_hz)

@@ -30,6 +30,7 @@ from asr.events import DecodeRequest, DecodeResult, Word
 from asr.guards import SpeechGates, cut_loops, max_new_tokens
 from asr.mel import FRAMES_PER_S, log_mel
 from asr.normal_form import normal_form
+from asr.words import place_words
 
 Encoded = NDArray[np.float32]
 
@@ -44,21 +45,8 @@ MAX_WINDOW_S = FULL_WINDOW_S - GRAFT_FRAMES / ENCODER_FRAMES_PER_S
 REPETITION_PENALTY = 1.1  # with the graft; 1.15 and more forbids words that rightly come again
 FULL_WINDOW_BEAMS = 5
 MAX_PROMPT_TOKENS = 100
+MAX_ALTERNATIVE_GAP = 1.0  # nats between two hypotheses that count as close
 SELF_CHECK_CLIP = Path(__file__).parent / "assets" / "self_check.wav"
-
-
-@dataclass(frozen=True, slots=True)
-class RecogniserOptions:
-    """`num_threads` per decode, `num_workers` decodes at once. CPU decodes scale with workers."""
-
-    device: str = "cpu"
-    compute_type: str = "int8"
-    num_threads: int = 1
-    num_workers: int = 2
-    use_graft: bool = True
-    max_alternative_gap: float = 1.0  # nats between the two best hypotheses that count as close
-    second_opinion_below: float | None = None  # mean log probability; full window, beam 5
-    gates: SpeechGates = SpeechGates()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,35 +61,56 @@ class _Hypothesis:
 class Recogniser:
     """One model, shared by all sessions; `decode` may be called from several threads.
 
-    `model` is a folder with a CTranslate2 Whisper model, or any id that faster-whisper knows.
+    Args:
+        model: folder with a CTranslate2 Whisper model, or any id that faster-whisper knows.
+        num_threads: per decode; `num_workers` decodes run at once. CPUs do better with workers.
+        use_graft: False decodes full 30 s windows, as Whisper does by itself.
+        second_opinion_below: finals with a mean log probability below it are decoded again in
+            the full window with a wide beam; None: never.
 
     Raises:
         ModelNotFound, ModelBroken
     """
 
-    def __init__(self, model: Path | str, options: RecogniserOptions | None = None) -> None:
-        self.options = options or RecogniserOptions()
+    def __init__(
+        self,
+        model: Path | str,
+        *,
+        device: str = "cpu",
+        compute_type: str = "int8",
+        num_threads: int = 1,
+        num_workers: int = 2,
+        use_graft: bool = True,
+        second_opinion_below: float | None = None,
+        gates: SpeechGates | None = None,
+    ) -> None:
         path = _resolve(model)
+        self._second_opinion_below = second_opinion_below
+        self._gates = gates or SpeechGates()
         try:
             self._model = ctranslate2.models.Whisper(
                 str(path),
-                device=self.options.device,
-                compute_type=self.options.compute_type,
-                intra_threads=self.options.num_threads,
-                inter_threads=self.options.num_workers,
+                device=device,
+                compute_type=compute_type,
+                intra_threads=num_threads,
+                inter_threads=num_workers,
             )
             self._hf_tokenizer = tokenizers.Tokenizer.from_file(str(path / "tokenizer.json"))
         except Exception as error:  # both libraries raise bare RuntimeError and Exception
             raise ModelBroken(path, str(error)) from error
         self.is_multilingual: bool = self._model.is_multilingual
         self._graft_table: Encoded | None = None
-        if self.options.use_graft:
+        if use_graft:
             self._graft_table = self._make_graft_table()
 
     @property
     def uses_graft(self) -> bool:
         """False where the self-check failed or the graft was switched off: full windows then."""
         return self._graft_table is not None
+
+    def warm_up(self) -> None:
+        """Run the model once, so that the first caller waits no longer than the tenth."""
+        self.decode([DecodeRequest(0, 0, read_file(SELF_CHECK_CLIP), 0.0, "partial")])
 
     def check_language(self, language: str | None) -> None:
         """Raise UnsupportedLanguage unless `language` (a code such as "en", or None) can be asked
@@ -205,7 +214,7 @@ class Recogniser:
         alternatives = tuple(
             text
             for text, total in zip(texts[1:], totals[1:], strict=True)
-            if total > totals[0] - self.options.max_alternative_gap
+            if total > totals[0] - MAX_ALTERNATIVE_GAP
             and normal_form(text) not in ("", normal_form(texts[0]))
         )
         return _Hypothesis(
@@ -219,12 +228,11 @@ class Recogniser:
     def _result(
         self, request: DecodeRequest, encoded: Encoded, best: _Hypothesis, language: str | None
     ) -> DecodeResult:
-        threshold = self.options.second_opinion_below
+        threshold = self._second_opinion_below
         is_doubtful = threshold is not None and best.log_probability < threshold
         if is_doubtful and request.kind != "partial" and self.uses_graft:
             best = self._second_opinion(request, best, language)
-        gates = self.options.gates
-        is_dropped = gates.drops(best.text, best.log_probability, best.no_speech_probability)
+        is_dropped = self._gates.drops(best.text, best.log_probability, best.no_speech_probability)
         result = DecodeResult(
             utterance=request.utterance,
             revision=request.revision,
@@ -272,26 +280,12 @@ class Recogniser:
             # real audio only, else the last word never ends
             [min(num_frames, 2 * encoded.shape[1])],
         )
-        starts_s: dict[int, float] = {}
-        ends_s: dict[int, float] = {}
-        for token_index, frame in alignment.alignments:
-            starts_s.setdefault(token_index, frame / ENCODER_FRAMES_PER_S)
-            ends_s[token_index] = (frame + 1) / ENCODER_FRAMES_PER_S
-        words = []
-        first = 0
-        for text, ids in zip(*tokenizer.split_to_word_tokens(token_ids), strict=True):
-            last = first + len(ids) - 1
-            probabilities = np.maximum(alignment.text_token_probs[first : last + 1], 1e-9)
-            words.append(
-                Word(
-                    text.strip(),
-                    round(request.start_s + starts_s.get(first, 0.0), 3),
-                    round(request.start_s + ends_s.get(last, 0.0), 3),
-                    round(float(np.exp(np.mean(np.log(probabilities)))), 4),
-                )
-            )
-            first = last + 1
-        return tuple(words)
+        return place_words(
+            tokenizer.split_to_word_tokens(token_ids),
+            alignment.alignments,
+            alignment.text_token_probs,
+            request.start_s,
+        )
 
     # ---- tokens
 

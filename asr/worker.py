@@ -11,7 +11,14 @@ from typing import Protocol
 
 from asr.audio import SAMPLE_RATE_HZ, Samples
 from asr.errors import AsrError
-from asr.events import AsrRequest, AsrResult, DecodeRequest, DecodeResult, TurnCheckResult
+from asr.events import (
+    AsrRequest,
+    AsrResult,
+    DecodeRequest,
+    DecodeResult,
+    TurnCheckRequest,
+    TurnCheckResult,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -108,12 +115,6 @@ class AsrWorker:
         with self._changed:
             self._jobs = [job for job in self._jobs if job.session_id != session_id]
 
-    def run_inline(self, request: AsrRequest) -> AsrResult:
-        """Answer in the caller's thread: the virtual clock's form."""
-        if isinstance(request, DecodeRequest):
-            return self._decode([request])[0]
-        return self._check_turn(request)
-
     def num_waiting(self) -> int:
         with self._changed:
             return len(self._jobs)
@@ -156,27 +157,38 @@ class AsrWorker:
         results: list[AsrResult]
         if isinstance(first, DecodeRequest):
             requests = [job.request for job in batch if isinstance(job.request, DecodeRequest)]
-            results = list(self._decode(requests))
+            results = list(_decode(self._decoder, requests))
         else:
-            results = [self._check_turn(first)]
+            results = [_check_turn(self._turn_checker, first)]
         for job, result in zip(batch, results, strict=True):
             job.on_result(result)
 
-    def _decode(self, requests: list[DecodeRequest]) -> list[DecodeResult]:
-        try:
-            return self._decoder.decode(requests)
-        except (AsrError, RuntimeError, ValueError, MemoryError) as error:
-            logger.exception("decoding failed")
-            return [DecodeResult(r.utterance, r.revision, "", error=str(error)) for r in requests]
 
-    def _check_turn(self, request: AsrRequest) -> TurnCheckResult:
-        probability: float | None = None
-        if self._turn_checker is not None:
-            try:
-                probability = self._turn_checker.probability(request.samples)
-            except Exception:  # onnxruntime raises bare exceptions; the pause is judged without it
-                logger.exception("turn check failed")
-        return TurnCheckResult(request.utterance, request.revision, probability)
+def run_inline(
+    decoder: Decoder, turn_checker: TurnChecker | None, request: AsrRequest
+) -> AsrResult:
+    """Answer one request in the caller's thread: the virtual clock's form."""
+    if isinstance(request, DecodeRequest):
+        return _decode(decoder, [request])[0]
+    return _check_turn(turn_checker, request)
+
+
+def _decode(decoder: Decoder, requests: list[DecodeRequest]) -> list[DecodeResult]:
+    try:
+        return decoder.decode(requests)
+    except (AsrError, RuntimeError, ValueError, MemoryError) as error:
+        logger.exception("decoding failed")
+        return [DecodeResult(r.utterance, r.revision, "", error=str(error)) for r in requests]
+
+
+def _check_turn(turn_checker: TurnChecker | None, request: TurnCheckRequest) -> TurnCheckResult:
+    probability: float | None = None
+    if turn_checker is not None:
+        try:
+            probability = turn_checker.probability(request.samples)
+        except Exception:  # onnxruntime raises bare exceptions; the pause is judged without it
+            logger.exception("turn check failed")
+    return TurnCheckResult(request.utterance, request.revision, probability)
 
 
 def _alike(first: _Job, other: _Job) -> bool:
