@@ -39,9 +39,9 @@ class IncrementalDetokenizer:
 class StopMatcher:
     """Lets text through up to the first stop string that is completed.
 
-    Text that may be the beginning of a stop string is held back until that is decided, so the result
-    does not depend on how the text was cut. Of stop strings that end at the same character the
-    longest counts. Raises ValueError for an empty stop string.
+    Text that may be the beginning of a stop string is held back until that is decided, so that the
+    result does not depend on how the text was cut. Of stop strings that end at the same character
+    the longest counts. Raises ValueError for an empty stop string.
     """
 
     def __init__(self, stop: Sequence[str]) -> None:
