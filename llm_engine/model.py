@@ -1,0 +1,168 @@
+"""The decoder: one configuration-driven forward pass for every family of design §5.6.
+
+Legend: T tokens of a batch, N wanted logits, V vocabulary, H hidden size, Hq/Hkv heads, D head
+dimension, I intermediate size.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from kernels.kv import KVArena, LayerKV
+from kernels.linear import LinearWeight, linear
+from kernels.rms_norm import rms_norm
+from kernels.rope import rope_and_write_kv
+from kernels.segment_attention import AttentionTable, segment_attention
+from kernels.swiglu import swiglu
+from llm_engine.batch import Batch
+from llm_engine.config import ModelConfig
+from llm_engine.rotary import RotaryTable
+from llm_engine.weights import (
+    LayerWeights,
+    WeightDtype,
+    Weights,
+    activation_dtype,
+    load_weights,
+    open_model,
+)
+
+
+class Model:
+    """Weights and the forward pass over a flattened batch. Holds no state of any sequence."""
+
+    def __init__(
+        self, config: ModelConfig, weights: Weights, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.config = config
+        self.weights = weights
+        self.dtype = dtype  # of activations, and of K/V rows unless chosen otherwise
+        self.device = device
+        self.scale = config.head_dim**-0.5
+        self.rotary = RotaryTable(config.rope, config.head_dim, device)
+
+    def new_arena(self, num_rows: int, kv_dtype: torch.dtype | None = None) -> KVArena:
+        """A zero-filled arena for this model's layers; K/V in the activations' dtype by default."""
+        config = self.config
+        return KVArena(
+            config.num_layers,
+            num_rows,
+            config.num_kv_heads,
+            config.head_dim,
+            kv_dtype or self.dtype,
+            self.device,
+        )
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch, arena: KVArena) -> torch.Tensor:
+        """One pass: write K/V of every token of `batch` to `arena`, return logits[N, V] float32.
+
+        N = the batch's `logit_tokens`, in their order.
+        """
+        positions = batch.positions.to(self.device)
+        rows = batch.rows.to(self.device)
+        wanted = batch.logit_tokens.to(self.device)
+        cos, sin = self.rotary.at(positions, int(batch.positions.max()))
+        table = AttentionTable.build(batch.extents, batch.query_start, positions)
+        hidden = self.weights.embedding.rows(batch.token_ids.to(self.device)).to(self.dtype)
+        residual: torch.Tensor | None = None  # [T, H]
+        for layer, cache, window in zip(
+            self.weights.layers, arena.layers, self.config.windows, strict=True
+        ):
+            normed, residual = rms_norm(hidden, layer.input_norm, self._eps, residual)
+            q, k, v = self._project(normed, layer)
+            q = rope_and_write_kv(q, k, v, cos, sin, rows, cache)
+            attended = self._attend(q, cache, table, window)
+            hidden = linear(attended, layer.output)
+            normed, residual = rms_norm(hidden, layer.post_norm, self._eps, residual)
+            hidden = linear(swiglu(linear(normed, layer.gate_up)), layer.down)
+        assert residual is not None  # a config has at least one layer
+        hidden, residual = hidden[wanted], residual[wanted]
+        normed, _ = rms_norm(hidden, self.weights.final_norm, self._eps, residual)
+        return linear(normed, self.weights.head).float()
+
+    @property
+    def _eps(self) -> float:
+        return self.config.rms_norm_eps
+
+    def _project(
+        self, x: torch.Tensor, layer: LayerWeights
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """x[T,H] -> q[T,Hq,D], k[T,Hkv,D], v[T,Hkv,D], with q and k normalised where asked for."""
+        config = self.config
+        fused = linear(x, layer.qkv)
+        q, k, v = torch.split(fused, [config.query_size, config.kv_size, config.kv_size], dim=-1)
+        q = q.reshape(-1, config.num_heads, config.head_dim)
+        k = k.reshape(-1, config.num_kv_heads, config.head_dim)
+        v = v.reshape(-1, config.num_kv_heads, config.head_dim)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q, k = self._norm_heads(q, layer.q_norm), self._norm_heads(k, layer.k_norm)
+        return q, k, v
+
+    def _norm_heads(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        normed, _ = rms_norm(x.reshape(-1, x.shape[-1]), weight, self._eps)
+        return normed.reshape(x.shape)
+
+    def _attend(
+        self, q: torch.Tensor, cache: LayerKV, table: AttentionTable, window: int | None
+    ) -> torch.Tensor:
+        """[T, Hq*D]"""
+        return segment_attention(q, cache, table, self.scale, window).flatten(1)
+
+    def dense_state(self) -> dict[str, torch.Tensor]:
+        """The effective weights as float32 under Hugging Face names: the model's twin elsewhere."""
+        state = {
+            "model.embed_tokens.weight": self.weights.embedding.dense(),
+            "model.norm.weight": self.weights.final_norm.float(),
+            "lm_head.weight": self.weights.head.dense(),
+        }
+        for index, layer in enumerate(self.weights.layers):
+            state |= self._layer_state(f"model.layers.{index}.", layer)
+        return state
+
+    def _layer_state(self, prefix: str, layer: LayerWeights) -> dict[str, torch.Tensor]:
+        config, attention = self.config, prefix + "self_attn."
+        sizes = (config.query_size, config.kv_size, config.kv_size)
+        inner = (config.intermediate_size, config.intermediate_size)
+        qkv = [f"{attention}{name}_proj" for name in "qkv"]
+        state = {
+            f"{prefix}input_layernorm.weight": layer.input_norm.float(),
+            f"{prefix}post_attention_layernorm.weight": layer.post_norm.float(),
+            **_split(layer.qkv, qkv, sizes),
+            **_split(layer.output, [f"{attention}o_proj"], (config.hidden_size,)),
+            **_split(layer.gate_up, [f"{prefix}mlp.gate_proj", f"{prefix}mlp.up_proj"], inner),
+            **_split(layer.down, [f"{prefix}mlp.down_proj"], (config.hidden_size,)),
+        }
+        if layer.q_norm is not None and layer.k_norm is not None:
+            state[f"{attention}q_norm.weight"] = layer.q_norm.float()
+            state[f"{attention}k_norm.weight"] = layer.k_norm.float()
+        return state
+
+
+def _split(
+    weight: LinearWeight, names: list[str], sizes: tuple[int, ...]
+) -> dict[str, torch.Tensor]:
+    parts = zip(names, torch.split(weight.dense(), list(sizes)), strict=True)
+    state = {f"{name}.weight": part.contiguous() for name, part in parts}
+    if weight.bias is not None:
+        biases = zip(names, torch.split(weight.bias.float(), list(sizes)), strict=True)
+        state |= {f"{name}.bias": part.contiguous() for name, part in biases}
+    return state
+
+
+def load_model(
+    path: Path, dtype: WeightDtype = "auto", device: torch.device | str = "cpu"
+) -> Model:
+    """A model from a .gguf file, or from a folder with config.json and *.safetensors.
+
+    Raises:
+        ModelFileError: files or tensors are missing, damaged or of the wrong shape.
+        BadGGUF: the GGUF file is truncated or corrupt.
+        UnsupportedModel: architecture, RoPE scaling, activation or dtype is not supported.
+        BadModelConfig: the description lacks a value or holds an impossible one.
+    """
+    where = torch.device(device)
+    source, config = open_model(path)
+    weights = load_weights(source, config, dtype, where)
+    return Model(config, weights, activation_dtype(dtype, where), where)
