@@ -1,0 +1,281 @@
+"""`session.update` of OpenAI Realtime, in GA and beta shape ↔ the session's settings.
+
+Field tables: openai-python `types/realtime/realtime_session_create_request.py`. What this server
+cannot do is refused with a typed error; what is harmless to ignore (voice names, noise reduction,
+tracing) is ignored, and `session.updated` shows the values in effect.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from app.messages import SettingsChanged
+from app.protocols.errors import ProtocolError
+from app.protocols.realtime_beta import from_beta
+from app.protocols.realtime_fields import checked, max_tokens, modalities, number, object_at
+from app.protocols.wire_audio import WireFormat
+
+PCM24K = WireFormat("pcm16", 24_000)
+FORMATS = {"audio/pcm": PCM24K, "audio/pcmu": WireFormat("mulaw", 8_000)}
+FORMATS["audio/pcma"] = WireFormat("alaw", 8_000)
+EXTENSIONS = ("partials", "draft", "metrics")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionDefaults:
+    """What a session starts with, shown in `session.created`."""
+
+    model: str = "forespeak"
+    transcription_model: str = "whisper"
+    voice: str = "default"
+    instructions: str = ""
+    temperature: float = 0.0
+    max_reply_tokens: int = 160
+
+
+@dataclass(frozen=True, slots=True)
+class WireSettings:
+    """The client's view of its session. Frozen: `updated` makes a new one."""
+
+    defaults: SessionDefaults
+    kind: str = "realtime"  # or "transcription"
+    instructions: str = ""
+    temperature: float = 0.0
+    max_reply_tokens: int = 160
+    speaks: bool = True
+    input_type: str = "audio/pcm"
+    output_type: str = "audio/pcm"
+    transcribes: bool = True
+    language: str | None = None
+    hot_words: str | None = None
+    turn_detection: dict[str, Any] | None = None  # as shown to the client; None: the client commits
+    extensions: frozenset[str] = frozenset()
+
+    @classmethod
+    def initial(cls, defaults: SessionDefaults) -> WireSettings:
+        return cls(
+            defaults,
+            instructions=defaults.instructions,
+            temperature=defaults.temperature,
+            max_reply_tokens=defaults.max_reply_tokens,
+            turn_detection=_shown_turn_detection({"type": "semantic_vad"}),
+        )
+
+    @property
+    def input_format(self) -> WireFormat:
+        return FORMATS[self.input_type]
+
+    @property
+    def output_format(self) -> WireFormat:
+        return FORMATS[self.output_type]
+
+    def updated(self, session: object) -> tuple[WireSettings, SettingsChanged]:
+        """The settings after `session.update`, and what changed for the session.
+
+        Raises ProtocolError naming the first bad field; nothing has changed then.
+        """
+        fields = from_beta(object_at(session, "session"))
+        settings, change = _read_top(self, fields)
+        audio = object_at(fields.get("audio") or {}, "session.audio")
+        settings, change = _read_input(settings, change, audio.get("input"))
+        output = object_at(audio.get("output") or {}, "session.audio.output")
+        if output.get("format") is not None:
+            output_type = _format(output["format"], "session.audio.output.format")
+            settings = replace(settings, output_type=output_type)
+        settings = _read_extensions(settings, fields.get("forespeak"))
+        if settings.kind == "transcription":
+            change = replace(change, create_response=False)
+        elif self.kind == "transcription" and change.create_response is None:
+            detection = settings.turn_detection or {"create_response": False}
+            change = replace(change, create_response=detection["create_response"])
+        return settings, change
+
+    def rendered(self, session_id: str) -> dict[str, Any]:
+        """The session object of `session.created` and `session.updated`, GA shape."""
+        transcription = {"model": self.defaults.transcription_model}
+        if self.language:
+            transcription["language"] = self.language
+        if self.hot_words:
+            transcription["prompt"] = self.hot_words
+        audio: dict[str, Any] = {
+            "input": {
+                "format": _shown_format(self.input_type),
+                "transcription": transcription if self.transcribes else None,
+                "noise_reduction": None,
+                "turn_detection": self.turn_detection,
+            }
+        }
+        shown: dict[str, Any] = {
+            "type": self.kind,
+            "object": "realtime.session",
+            "id": session_id,
+            "audio": audio,
+            "include": None,
+        }
+        if self.extensions:
+            shown["forespeak"] = dict.fromkeys(sorted(self.extensions), True)
+        if self.kind == "transcription":
+            return shown
+        audio["output"] = {
+            "format": _shown_format(self.output_type),
+            "voice": self.defaults.voice,
+            "speed": 1.0,
+        }
+        return shown | {
+            "model": self.defaults.model,
+            "instructions": self.instructions,
+            "output_modalities": ["audio"] if self.speaks else ["text"],
+            "max_output_tokens": self.max_reply_tokens,
+            "temperature": self.temperature,
+            "tools": [],
+            "tool_choice": "none",
+            "truncation": "auto",
+        }
+
+
+# ---- reading
+
+
+def _read_top(
+    settings: WireSettings, fields: dict[str, Any]
+) -> tuple[WireSettings, SettingsChanged]:
+    kind = fields.get("type", settings.kind)
+    if kind not in ("realtime", "transcription"):
+        raise ProtocolError("invalid_value", f"unknown session type {kind!r}", "session.type")
+    if fields.get("tools"):
+        raise ProtocolError("unsupported", "this server calls no tools", "session.tools")
+    settings = replace(settings, kind=kind)
+    change = SettingsChanged()
+    if fields.get("instructions") is not None:
+        text = checked(fields["instructions"], str, "session.instructions")
+        settings = replace(settings, instructions=text)
+        change = replace(change, instructions=text)
+    if fields.get("temperature") is not None:
+        value = float(number(fields["temperature"], 0.0, 2.0, "session.temperature"))
+        settings = replace(settings, temperature=value)
+        change = replace(change, temperature=value)
+    if fields.get("max_output_tokens") is not None:
+        tokens = max_tokens(fields["max_output_tokens"], "session.max_output_tokens")
+        settings = replace(settings, max_reply_tokens=tokens)
+        change = replace(change, max_reply_tokens=tokens)
+    if fields.get("output_modalities") is not None:
+        speaks = modalities(fields["output_modalities"], "session.output_modalities")
+        settings = replace(settings, speaks=speaks)
+        change = replace(change, output_audio=speaks)
+    return settings, change
+
+
+def _read_input(
+    settings: WireSettings, change: SettingsChanged, given: object
+) -> tuple[WireSettings, SettingsChanged]:
+    param = "session.audio.input"
+    fields = object_at(given or {}, param)
+    if fields.get("format") is not None:
+        settings = replace(settings, input_type=_format(fields["format"], f"{param}.format"))
+    if "transcription" in fields:
+        wanted = fields["transcription"]
+        settings = replace(settings, transcribes=wanted is not None)
+        wanted = object_at(wanted or {}, f"{param}.transcription")
+        if wanted.get("language") is not None:
+            language = checked(wanted["language"], str, f"{param}.transcription.language")
+            settings = replace(settings, language=language)
+            change = replace(change, language=language)
+        if wanted.get("prompt") is not None:
+            words = checked(wanted["prompt"], str, f"{param}.transcription.prompt")
+            settings = replace(settings, hot_words=words)
+            change = replace(change, hot_words=words)
+    if "turn_detection" in fields:
+        return _read_turn_detection(settings, change, fields["turn_detection"])
+    return settings, change
+
+
+def _read_turn_detection(
+    settings: WireSettings, change: SettingsChanged, given: object
+) -> tuple[WireSettings, SettingsChanged]:
+    param = "session.audio.input.turn_detection"
+    if given is None:  # the client commits, and asks for the reply itself
+        settings = replace(settings, turn_detection=None)
+        return settings, replace(change, turn_detection="none", create_response=False)
+    shown = _shown_turn_detection(object_at(given, param))
+    kind = shown["type"]
+    change = replace(
+        change,
+        turn_detection=kind,
+        create_response=checked(shown["create_response"], bool, f"{param}.create_response"),
+        interrupt_response=checked(
+            shown["interrupt_response"], bool, f"{param}.interrupt_response"
+        ),
+    )
+    if kind == "server_vad":
+        silence_ms = number(
+            shown["silence_duration_ms"], 50, 10_000, f"{param}.silence_duration_ms"
+        )
+        change = replace(
+            change,
+            silence_ms=int(silence_ms),
+            vad_threshold=float(number(shown["threshold"], 0.0, 1.0, f"{param}.threshold")),
+        )
+    else:
+        eagerness = shown["eagerness"]
+        if eagerness not in ("low", "medium", "high", "auto"):
+            raise ProtocolError(
+                "invalid_value", f"unknown eagerness {eagerness!r}", f"{param}.eagerness"
+            )
+        change = replace(change, eagerness=eagerness)
+    return replace(settings, turn_detection=shown), change
+
+
+def _shown_turn_detection(given: dict[str, Any]) -> dict[str, Any]:
+    common = {"create_response": True, "interrupt_response": True}
+    kind = given.get("type")
+    if kind == "server_vad":
+        own: dict[str, Any] = {"threshold": 0.5, "prefix_padding_ms": 300}
+        own |= {"silence_duration_ms": 500, "idle_timeout_ms": None}
+    elif kind == "semantic_vad":
+        own = {"eagerness": "auto"}
+    else:
+        raise ProtocolError(
+            "invalid_value",
+            f"unknown turn detection {kind!r}",
+            "session.audio.input.turn_detection.type",
+        )
+    known = own | common
+    return {"type": kind} | known | {k: v for k, v in given.items() if k in known and v is not None}
+
+
+def _read_extensions(settings: WireSettings, given: object) -> WireSettings:
+    if given is None:
+        return settings
+    fields = object_at(given, "session.forespeak")
+    for name, is_on in fields.items():
+        if name not in EXTENSIONS:
+            raise ProtocolError(
+                "invalid_value",
+                f"unknown extension {name!r}; known: {', '.join(EXTENSIONS)}",
+                f"session.forespeak.{name}",
+            )
+        checked(is_on, bool, f"session.forespeak.{name}")
+    wanted = {name for name in EXTENSIONS if fields.get(name, name in settings.extensions)}
+    return replace(settings, extensions=frozenset(wanted))
+
+
+def _format(value: object, param: str) -> str:
+    fields = object_at(value, param)
+    kind, rate_hz = fields.get("type"), fields.get("rate")
+    if kind not in FORMATS:
+        raise ProtocolError(
+            "invalid_value",
+            f"unknown format {kind!r}; known: {', '.join(FORMATS)}",
+            f"{param}.type",
+        )
+    wanted_hz = FORMATS[kind].rate_hz
+    if rate_hz is not None and rate_hz != wanted_hz:
+        raise ProtocolError(
+            "invalid_value", f"{kind} has a rate of {wanted_hz}, not {rate_hz!r}", f"{param}.rate"
+        )
+    return cast(str, kind)
+
+
+def _shown_format(kind: str) -> dict[str, Any]:
+    return {"type": kind, "rate": 24_000} if kind == "audio/pcm" else {"type": kind}

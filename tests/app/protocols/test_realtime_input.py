@@ -1,0 +1,189 @@
+"""Client events and the commands they become."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from app import messages as m
+from tests.app.protocols.wire_client import STARTED, b64, pcm, reply_events, speech, types
+
+
+def test_audio_becomes_float_at_16_khz(client):
+    steps = [
+        s for _ in range(10) for s in client.sends("input_audio_buffer.append", audio=pcm(2400))
+    ]
+    assert all(isinstance(step, m.AudioReceived) for step in steps)
+    samples = np.concatenate([step.samples for step in steps])
+    assert samples.dtype == np.float32
+    assert abs(len(samples) - 16_000) < 1600  # the filter holds a little back
+    assert np.allclose(samples[4000:12_000], 1000 / 32_768, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["audio/pcmu", "audio/pcma"])
+def test_telephone_audio_is_understood(client, kind):
+    client.updates(audio={"input": {"format": {"type": kind}}})
+    steps = client.sends("input_audio_buffer.append", audio=b64(b"\xd5" * 8000))
+    assert abs(sum(len(step.samples) for step in steps) - 16_000) < 1600
+
+
+def test_a_large_append_is_handed_on_in_small_commands(client):
+    steps = client.sends("input_audio_buffer.append", audio=pcm(24_000 * 10))
+    assert len(steps) > 40
+    assert max(len(step.samples) for step in steps) <= 3200
+
+
+@pytest.mark.parametrize(
+    ("audio", "code"),
+    [
+        ("not base64!", "invalid_base64"),
+        (b64(b"abc"), "invalid_audio"),
+        (17, "invalid_type"),
+        (None, "invalid_type"),
+        ("A" * (21 * 1024 * 1024), "audio_too_large"),
+    ],
+)
+def test_bad_audio_is_a_typed_error_and_the_session_goes_on(client, audio, code):
+    error = client.error("input_audio_buffer.append", audio=audio, event_id="mine")
+    assert (error["code"], error["event_id"]) == (code, "mine")
+    assert types(client.sends("input_audio_buffer.append", audio=pcm(4800))) == ["AudioReceived"]
+
+
+def test_clearing_the_buffer_is_confirmed(client):
+    client.sends("input_audio_buffer.append", audio=pcm(4800))
+    assert types(client.sends("input_audio_buffer.clear")) == [
+        "AudioCleared",
+        "input_audio_buffer.cleared",
+    ]
+    assert client.error("input_audio_buffer.commit")["code"] == "input_audio_buffer_commit_empty"
+
+
+def test_without_turn_detection_the_client_commits_and_asks_for_the_reply(client):
+    change, _ = client.updates(audio={"input": {"turn_detection": None}})
+    assert (change.turn_detection, change.create_response) == ("none", False)
+    client.sends("input_audio_buffer.append", audio=pcm(4800))
+    assert types(client.sends("input_audio_buffer.commit")) == ["AudioCommitted"]
+    assert client.sends("response.create") == []  # it waits for the words it answers
+    steps = client.hears(*speech())
+    assert types(steps) == [
+        "input_audio_buffer.committed",
+        "conversation.item.added",
+        "conversation.item.done",
+        "conversation.item.input_audio_transcription.delta",
+        "conversation.item.input_audio_transcription.completed",
+        "ReplyRequested",
+    ]
+
+
+def test_a_commit_without_speech_is_confirmed_with_an_empty_transcript(client):
+    client.updates(audio={"input": {"turn_detection": None}})
+    client.sends("input_audio_buffer.append", audio=pcm(4800))
+    client.sends("input_audio_buffer.commit")
+    events = client.hears(m.TranscriptFinal("item_9", ""))
+    assert types(events)[0] == "input_audio_buffer.committed"
+    assert events[-1]["transcript"] == ""
+
+
+def test_a_request_carries_its_own_instructions_and_length(client):
+    steps = client.sends(
+        "response.create", response={"instructions": "Say hi.", "max_output_tokens": 7}
+    )
+    assert steps == [m.ReplyRequested("Say hi.", 7)]
+
+
+def test_one_reply_may_be_text_in_a_session_that_speaks(client):
+    steps = client.sends("response.create", response={"output_modalities": ["text"]})
+    assert steps == [
+        m.SettingsChanged(output_audio=False),
+        m.ReplyRequested(None, None),
+        m.SettingsChanged(output_audio=True),
+    ]
+    asked = m.ReplyStarted("resp_1", "item_2", None)
+    spoken = [e for e in reply_events(started=asked) if not isinstance(e, m.ReplyAudio)]
+    assert "response.output_text.done" in types(client.hears(*spoken))
+    assert "response.output_audio.done" in types(client.hears(*reply_events()))
+
+
+def test_a_second_response_at_a_time_is_refused(client):
+    assert types(client.sends("response.create")) == ["ReplyRequested"]
+    error = client.error("response.create")
+    assert error["code"] == "conversation_already_has_active_response"
+    client.hears(*reply_events(started=m.ReplyStarted("resp_1", "item_2", None)))
+    assert types(client.sends("response.create")) == ["ReplyRequested"]
+
+
+def test_a_request_that_fails_does_not_block_the_next(client):
+    client.sends("response.create")
+    client.hears(m.ErrorReported("prompt_too_long", "9000 tokens"))
+    assert types(client.sends("response.create")) == ["ReplyRequested"]
+
+
+def test_a_reply_is_cancelled_by_its_id_or_without(client):
+    assert client.error("response.cancel")["code"] == "response_cancel_not_active"
+    client.hears(STARTED)
+    assert client.error("response.cancel", response_id="other")["code"]
+    assert client.sends("response.cancel", response_id="resp_1") == [m.ReplyCancelled()]
+    assert client.sends("response.cancel") == [m.ReplyCancelled()]
+
+
+MESSAGE = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi!"}]}
+
+
+def test_an_item_can_be_added_retrieved_and_deleted(client):
+    command, added, done = client.sends("conversation.item.create", item=MESSAGE | {"id": "mine"})
+    assert command == m.MessageAdded("mine", "user", "Hi!")
+    assert added["item"] == done["item"] and added["item"]["id"] == "mine"
+    (event,) = client.sends("conversation.item.retrieve", item_id="mine")
+    assert event["item"]["content"][0]["text"] == "Hi!"
+    steps = client.sends("conversation.item.delete", item_id="mine")
+    assert types(steps) == ["MessageDeleted", "conversation.item.deleted"]
+    assert client.error("conversation.item.retrieve", item_id="mine")["code"] == "item_not_found"
+
+
+def test_a_reply_is_truncated_to_what_was_played(client):
+    client.hears(*reply_events())
+    cut = {"item_id": "item_2", "content_index": 0}
+    steps = client.sends("conversation.item.truncate", audio_end_ms=300, **cut)
+    assert steps[0] == m.ReplyTruncated("item_2", 300)
+    assert steps[1]["type"] == "conversation.item.truncated"
+    assert client.hears(m.ReplyCut("item_2", 300)) == []  # it was told already
+    steps = client.sends("conversation.item.truncate", audio_end_ms=99_000, **cut)
+    assert steps[0] == m.ReplyTruncated("item_2", 1000)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "code"),
+    [
+        ("conversation.item.create", {"item": 3}, "invalid_type"),
+        ("conversation.item.create", {"item": MESSAGE | {"role": "robot"}}, "invalid_value"),
+        ("conversation.item.create", {"item": MESSAGE | {"content": []}}, "invalid_value"),
+        ("conversation.item.create", {"item": {"type": "function_call"}}, "unsupported"),
+        (
+            "conversation.item.create",
+            {"item": MESSAGE | {"content": [{"type": "input_audio", "audio": "AAAA"}]}},
+            "unsupported",
+        ),
+        ("conversation.item.create", {"item": MESSAGE, "previous_item_id": "x"}, "unsupported"),
+        ("conversation.item.retrieve", {"item_id": "x"}, "item_not_found"),
+        ("conversation.item.delete", {"item_id": ["x"]}, "item_not_found"),
+        ("conversation.item.truncate", {"item_id": "x", "audio_end_ms": 1}, "item_not_found"),
+        ("response.create", {"response": {"conversation": "none"}}, "unsupported"),
+        ("response.create", {"response": []}, None),
+        ("response.create", {"response": {"max_output_tokens": "many"}}, "invalid_type"),
+        ("forespeak.text.typed", {"text": 3}, "invalid_type"),
+        ("forespeak.playback.reported", {"response_id": "r", "played_ms": -1}, "invalid_value"),
+        ("session.update", {"session": None}, "invalid_type"),
+        ("session.dance", {}, "unknown_event"),
+    ],
+)
+def test_what_cannot_be_done_is_a_typed_error(client, kind, fields, code):
+    if code is None:  # an empty response object asks for nothing special
+        assert types(client.sends(kind, **fields)) == ["ReplyRequested"]
+        return
+    error = client.error(kind, event_id="e7", **fields)
+    assert (error["code"], error["event_id"]) == (code, "e7")
+
+
+def test_playback_is_reported_to_the_session(client):
+    steps = client.sends("forespeak.playback.reported", response_id="resp_1", played_ms=320)
+    assert steps == [m.PlaybackReported("resp_1", 320)]
