@@ -5,9 +5,9 @@ Neither a libm logarithm nor the order of a sum nor a contracted multiply-add en
 - random words: Philox-2x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3",
   section 3.3) of counter (token id, row word) and key (row word), 32-bit integer arithmetic;
 - Gumbel: word r stands for u = (2r+1) / 2^33. The half of [0, 1] that u lies in, the exponent of
-  its distance to that half's end and the next 7 bits select a cell of a table of -ln(-ln u) in units
-  of 2^-18; 10 further bits interpolate linearly in integers. Below 2^24, so exact in float32. Error
-  against the exact quantile below 2e-5; range [-3.13, 22.88];
+  its distance to that half's end and the next 7 bits select a cell of a table of -ln(-ln u) in
+  units of 2^-18; 10 further bits interpolate linearly in integers. Below 2^24, so exact in float32.
+  Error against the exact quantile below 2e-5; range [-3.13, 22.88];
 - weight of a token z below the best (z <= 0, in nats): 2^24 * 2^(z * log2 e) from a table of
   1024 cells with the same interpolation; 0 from z = -16.7 on. Sums of weights are int64, exact in
   any order.
