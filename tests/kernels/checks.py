@@ -80,7 +80,7 @@ def check_swiglu(device: str, num_tokens: int, intermediate: int, dtype: torch.d
 def check_rope(
     device: str, heads: tuple[int, int, int], dtype: torch.dtype, kv_dtype: torch.dtype
 ) -> None:
-    """`heads`: query heads, key/value heads, head dimension. q, k, v are one projection's slices."""
+    """`heads`: query heads, key/value heads, head dimension. q, k, v slice one projection."""
     num_heads, num_kv_heads, head_dim = heads
     num_tokens, num_rows = 5, 16
     sizes = (num_heads * head_dim, num_kv_heads * head_dim, num_kv_heads * head_dim)

@@ -1,9 +1,9 @@
 """Repairs to Triton 3.9's interpreter, which has no bfloat16 arithmetic of its own.
 
-It keeps bfloat16 as 16-bit integers: `tl.dot` multiplies those integers, and the rounding of float32
-to bfloat16 cuts the low bits off. On a GPU the product is exact in float32 and the rounding is to
-nearest, ties to even; the same is put in place here, so that kernels need no path of their own for
-the interpreter.
+It keeps bfloat16 as 16-bit integers: `tl.dot` multiplies those integers, and rounding float32 to
+bfloat16 cuts the low bits off. On a GPU the product is exact in float32 and rounding is to nearest,
+ties to even; the same is put in place here, so that kernels need no path of their own for the
+interpreter.
 """
 
 from __future__ import annotations
