@@ -5,19 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.errors import ItemNotFound, ItemRejected
+from app.prompt_spec import PromptSpec
 from llm_engine.chat import ChatMessage, ChatTemplate
 from llm_engine.prompt import Segment, Snapshot
 
 MAX_MESSAGES = 512  # a session's history is bounded: beyond it the oldest turn is forgotten
-
-
-@dataclass(frozen=True, slots=True)
-class PromptSpec:
-    """The fixed parts of a prompt: `before` and `after` surround the caller's words."""
-
-    system: str
-    before: str = ""
-    after: str = ""
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 ForespeakError
 ├── CostTableInvalid         a cost table for `replay --compute` that cannot be read
+├── PromptFileInvalid        a prompt file that cannot be read or says something unknown
 ├── RecordingNotFound        a path given to replay that holds no recording
 ├── SessionError             a client asked its session for something it cannot have
 │   ├── ItemNotFound         a conversation item that does not exist
@@ -35,6 +36,11 @@ class ForespeakError(Exception):
 class CostTableInvalid(ForespeakError):
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"cost table {str(path)!r}: {reason}")
+
+
+class PromptFileInvalid(ForespeakError):
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"prompt file {str(path)!r}: {reason}")
 
 
 class RecordingNotFound(ForespeakError):

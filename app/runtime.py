@@ -50,7 +50,7 @@ class Runtime:
         """Load all models of `config`. Raises ModelError, EngineError or PromptFileError."""
         llm_path = resolve_llm(config.llm)
         tokenizer = Tokenizer(llm_path)
-        model = load_model(llm_path, config.dtype, num_threads=config.threads.engine)
+        model = load_model(llm_path, config.dtype)
         prompt = load_prompt(config.prompt) if config.prompt else default_prompt()
         return cls(
             config=config,

@@ -18,7 +18,8 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from app import messages as m
-from app.conversation import Conversation, PromptSpec
+from app.conversation import Conversation
+from app.prompt_spec import PromptSpec
 from app.errors import ItemNotFound, SessionError
 from app.reply import HeldPiece, Reply, Voice
 from app.timeline import Prices, Timeline

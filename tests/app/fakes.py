@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from app import messages as m
-from app.conversation import Conversation, PromptSpec
+from app.conversation import Conversation
+from app.prompt_spec import PromptSpec
 from app.session import Session, SessionSettings
 from asr import events as heard
 from asr.settings import ListenerSettings

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from app.conversation import MAX_MESSAGES, Conversation, PromptSpec
+from app.conversation import MAX_MESSAGES, Conversation
 from app.errors import ItemNotFound, ItemRejected
+from app.prompt_spec import PromptSpec
 from tests.app.fakes import FakeTemplate
 
 

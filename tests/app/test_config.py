@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from app.config import AppConfig
+
+
+def test_the_environment_sets_what_arguments_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORESPEAK_PORT", "9000")
+    monkeypatch.setenv("FORESPEAK_THREADS_ENGINE", "1")
+    config = AppConfig(host="0.0.0.0")
+    assert (config.host, config.port, config.threads.engine) == ("0.0.0.0", 9000, 1)
+
+
+def test_the_default_listens_to_this_machine_only() -> None:
+    assert AppConfig().host == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"port": 70_000}, "port"),
+        ({"temperature": 3.0}, "temperature"),
+        ({"dtype": "int3"}, "dtype"),
+        ({"no_such_key": 1}, "no_such_key"),
+        ({"max_sessions": 0}, "max_sessions"),
+    ],
+)
+def test_wrong_values_and_unknown_keys_are_refused_by_name(
+    values: dict[str, object], named: str
+) -> None:
+    with pytest.raises(ValidationError, match=named):
+        AppConfig(**values)  # type: ignore[arg-type]
+
+
+def test_prices_come_from_the_configuration() -> None:
+    assert AppConfig(price_reply=2.0).prices.reply == 2.0
+    assert AppConfig().prices.reply is None
