@@ -29,15 +29,16 @@ Floats = npt.NDArray[np.float32]
 
 WORD_MASK = np.uint64(0xFFFFFFFF)
 PHILOX_MULTIPLIER = np.uint64(0xD256D193)
-PHILOX_WEYL = np.uint64(0x9E3779B9)
+PHILOX_WEYL = 0x9E3779B9
 PHILOX_ROUNDS = 10
 
 GUMBEL_CELL_BITS = 7
 GUMBEL_FRACTION_BITS = 10
 GUMBEL_UNIT = np.float32(2.0**-18)
 GUMBEL_EXPONENTS = 32
-GUMBEL_MAX = 23.0  # an upper bound, not tight
+GUMBEL_MAX = np.float32(23.0)  # an upper bound, not tight
 _MANTISSA_BITS = GUMBEL_CELL_BITS + GUMBEL_FRACTION_BITS
+_BLOCK = 4096
 
 WEIGHT_BITS = 24  # the best token's weight is 2^24
 EXPONENT_BITS = 20  # fixed point of z * log2(e)
@@ -64,40 +65,57 @@ def _mix64(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def philox(counter: Words, row_word: Words, key: Words) -> Words:
-    """First words of Philox-2x32-10. All uint64 holding 32-bit values, broadcast together."""
-    first, second = counter, row_word
-    for _ in range(PHILOX_ROUNDS):
+def philox(counter: Words, row_word: int, key: int) -> Words:
+    """First words of Philox-2x32-10; counter [K] uint64 and the others hold 32-bit values."""
+    first: Words = counter
+    second: Words | np.uint64 = np.uint64(row_word)
+    for index in range(PHILOX_ROUNDS):
         product = first * PHILOX_MULTIPLIER
-        first = (product >> np.uint64(32)) ^ key ^ second
-        second = product & WORD_MASK
-        key = (key + PHILOX_WEYL) & WORD_MASK
+        first = product >> np.uint64(32)
+        first ^= np.uint64((key + index * PHILOX_WEYL) & 0xFFFFFFFF)
+        first ^= second
+        product &= WORD_MASK
+        second = product
     return first
 
 
-def gumbel(token_ids: npt.NDArray[np.int64], keys: npt.NDArray[np.int64]) -> Floats:
-    """Noise of tokens [K], each at the reply position whose `row_key` is keys[K, 2]."""
-    row_key_words = keys.astype(np.uint64)
-    word = philox(token_ids.astype(np.uint64), row_key_words[..., 1], row_key_words[..., 0])
-    is_upper = (word >> np.uint64(31)).astype(np.int64)
-    signed = word.astype(np.int64)
-    distance = 2 * np.where(is_upper == 1, 0xFFFFFFFF - signed, signed) + 1  # odd, below 2^32
+def gumbel(token_ids: npt.NDArray[np.int64], key: tuple[int, int]) -> Floats:
+    """Noise [K] of tokens [K] at the reply position whose `row_key` is `key`."""
+    word = philox(token_ids.astype(np.uint64), key[1], key[0]).astype(np.int64)
+    is_upper = word >> 31
+    distance = 2 * (word ^ (-is_upper & 0xFFFFFFFF)) + 1  # odd, below 2^32
     exponent = np.frexp(distance.astype(np.float64))[1].astype(np.int64) - 1
     # 17 bits below the leading one: of the cell and of the fraction
     mantissa = (distance << 32 >> (exponent + 32 - _MANTISSA_BITS)) & (2**_MANTISSA_BITS - 1)
     cell = (is_upper * GUMBEL_EXPONENTS + exponent) << GUMBEL_CELL_BITS
     cell += mantissa >> GUMBEL_FRACTION_BITS
     fraction = mantissa & (2**GUMBEL_FRACTION_BITS - 1)
-    table = gumbel_table()
-    units = table[cell, 0] + (table[cell, 1] * fraction >> GUMBEL_FRACTION_BITS)
+    bases, steps = gumbel_table()
+    units = bases[cell] + (steps[cell] * fraction >> GUMBEL_FRACTION_BITS)
     noise: Floats = units.astype(np.float32) * GUMBEL_UNIT
     return noise
 
 
+def may_reach(
+    token_ids: npt.NDArray[np.int64], key: tuple[int, int], least: float
+) -> npt.NDArray[np.int64]:
+    """Those of the tokens whose noise may be `least` or more, with few others among them.
+
+    Noise rises with its word, so a word below that quantile (less a slack far above the table's
+    error) rules a token out before the costlier half of `gumbel`.
+    """
+    least_word = np.uint64(math.exp(-math.exp(-(least - 1e-3))) * 2**32)
+    found = []
+    for start in range(0, token_ids.size, _BLOCK):  # blocks stay in the cache
+        block = token_ids[start : start + _BLOCK]
+        found.append(block[philox(block.astype(np.uint64), key[1], key[0]) >= least_word])
+    return np.concatenate(found) if found else token_ids
+
+
 @cache
 def gumbel_table() -> npt.NDArray[np.int64]:
-    """[8192, 2]: each cell's first value in GUMBEL_UNITs and the step to the next; fits int32."""
-    rows = []
+    """[2, 8192]: each cell's first value in GUMBEL_UNITs, and the step to the next; fit int32."""
+    rows: list[tuple[int, int]] = []
     for half in (0, 1):
         for exponent in range(GUMBEL_EXPONENTS):
             ends = [
@@ -105,7 +123,7 @@ def gumbel_table() -> npt.NDArray[np.int64]:
                 for cell in range(2**GUMBEL_CELL_BITS + 1)
             ]
             rows += [(a, b - a) for a, b in pairwise(ends)]
-    return np.array(rows, dtype=np.int64)
+    return np.array(rows, dtype=np.int64).T.copy()
 
 
 def _gumbel_units(half: int, distance: float) -> int:
@@ -119,15 +137,15 @@ def weights(below_best: Floats) -> npt.NDArray[np.int64]:
     scaled = np.minimum(-below_best * LOG2E_SCALED, EXPONENT_LIMIT).astype(np.int64)
     cell = (scaled >> WEIGHT_FRACTION_BITS) & (2**WEIGHT_CELL_BITS - 1)
     fraction = scaled & (2**WEIGHT_FRACTION_BITS - 1)
-    table = weight_table()
-    mass = table[cell, 0] + (table[cell, 1] * fraction >> WEIGHT_FRACTION_BITS)
+    bases, steps = weight_table()
+    mass = bases[cell] + (steps[cell] * fraction >> WEIGHT_FRACTION_BITS)
     shifted: npt.NDArray[np.int64] = mass >> (scaled >> EXPONENT_BITS)
     return shifted
 
 
 @cache
 def weight_table() -> npt.NDArray[np.int64]:
-    """[1024, 2]: 2^24 * 2^(-cell/1024), and the step to the next cell's; fits int32."""
+    """[2, 1024]: 2^24 * 2^(-cell/1024), and the step to the next cell's; fit int32."""
     cells = 2**WEIGHT_CELL_BITS
     ends = [round(2**WEIGHT_BITS * 2.0 ** (-cell / cells)) for cell in range(cells + 1)]
-    return np.array([(a, b - a) for a, b in pairwise(ends)], dtype=np.int64)
+    return np.array([(a, b - a) for a, b in pairwise(ends)], dtype=np.int64).T.copy()

@@ -23,13 +23,12 @@ import numpy.typing as npt
 import torch
 
 from kernels.errors import require
-from kernels.noise import GUMBEL_MAX, ZERO_WEIGHT_BELOW, Floats, gumbel, weights
+from kernels.noise import GUMBEL_MAX, ZERO_WEIGHT_BELOW, Floats, gumbel, may_reach, weights
 
 TOP_P_BITS = 20  # top_p is in units of 2^-20
 TOP_P_OFF = 1 << TOP_P_BITS
 NO_DRAFT = -1
-# Noise is first drawn for the tokens this near to the best; it nearly always decides.
-_LIKELY_WINNERS = np.float32(4.0)
+_NEAR = np.float32(4.0)  # noise is drawn first for the tokens this near to the best
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,7 @@ def _pick(scores: Floats, params: SampleParams) -> list[tuple[int, float, float]
     temperature = params.temperature.cpu().numpy()
     top_k, top_p = params.top_k.tolist(), params.top_p.tolist()
     log_min_p, penalty = params.log_min_p.cpu().numpy(), params.penalty.cpu().numpy()
-    keys = params.keys.cpu().numpy()
+    keys = params.keys.tolist()
     preceding, start = params.preceding_ids.cpu().numpy(), params.preceding_start.tolist()
     rows = []
     for n, row in enumerate(scores):
@@ -113,7 +112,7 @@ def _pick(scores: Floats, params: SampleParams) -> list[tuple[int, float, float]
             continue
         x = penalised / temperature[n]
         cut, edge = _truncate(x, top_k[n], top_p[n], log_min_p[n])
-        token, margin = _pick_noised(x, cut, keys[n])
+        token, margin = _pick_noised(x, cut, (keys[n][0], keys[n][1]))
         scale = float(temperature[n])
         rows.append((token, margin * scale, edge * scale))
     return rows
@@ -150,8 +149,7 @@ def _nucleus(x: Floats, best: np.float32, cut: np.float32, top_p: int) -> tuple[
 
     Logits that are off by e shift a token set's share of the mass by less than e / 2.
     """
-    candidates = x[x >= max(cut, best + ZERO_WEIGHT_BELOW)]
-    ordered = np.sort(candidates)[::-1]
+    ordered = -np.sort(-x[x >= max(cut, best + ZERO_WEIGHT_BELOW)])
     mass = np.cumsum(weights(ordered - best))
     total = int(mass[-1])
     limit = total * top_p >> TOP_P_BITS
@@ -167,28 +165,25 @@ def _nucleus(x: Floats, best: np.float32, cut: np.float32, top_p: int) -> tuple[
     return threshold, 2 * distance
 
 
-def _pick_noised(x: Floats, cut: np.float32, key: npt.NDArray[np.int64]) -> tuple[int, float]:
+def _pick_noised(x: Floats, cut: np.float32, key: tuple[int, int]) -> tuple[int, float]:
     """The kept token with the largest noised score, and its lead over the second.
 
-    Noise is bounded: a token more than GUMBEL_MAX below a score that is reached cannot reach it.
+    Tokens near the best are noised first. One further down counts only if its noise lifts it to the
+    second of those, which rules nearly all out; noise is bounded, which rules out the rest.
     """
-    best = x.max()
-    token, lead, second = _best_noised(x, max(cut, best - _LIKELY_WINNERS), key)
-    bar = max(cut, second - np.float32(GUMBEL_MAX))
-    if bar < best - _LIKELY_WINNERS:
-        token, lead, _ = _best_noised(x, bar, key)
-    return token, lead
-
-
-def _best_noised(
-    x: Floats, cut: np.float32, key: npt.NDArray[np.int64]
-) -> tuple[int, float, np.float32]:
-    ids = np.flatnonzero(x >= cut)
-    noised = x[ids] + gumbel(ids, key[None])
-    first = int(noised.argmax())
-    others = np.delete(noised, first)
-    second = others.max(initial=np.float32(-np.inf))
-    return int(ids[first]), float(noised[first] - second), second
+    near = max(cut, x.max() - _NEAR)
+    ids = np.flatnonzero(x >= near)
+    noised = x[ids] + gumbel(ids, key)
+    bar = np.partition(noised, -2)[-2] if ids.size > 1 else noised[0] - GUMBEL_MAX
+    least = max(cut, bar - GUMBEL_MAX)
+    if least < near:
+        far = may_reach(np.flatnonzero((x >= least) & (x < near)), key, float(bar - near))
+        ids = np.concatenate((ids, far))
+        noised = np.concatenate((noised, x[far] + gumbel(far, key)))
+    best = noised.max()
+    token = int(ids[noised == best].min())
+    others = noised[ids != token]
+    return token, float(best - others.max(initial=-np.inf))
 
 
 def sample_and_verify(logits: torch.Tensor, draft: torch.Tensor, params: SampleParams) -> Sampled:

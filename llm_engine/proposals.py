@@ -103,8 +103,8 @@ class AdaptiveLength:
     """How many tokens to propose, so that most reply tokens come per unit of time.
 
     With acceptance a per token, n proposals yield 1 + a + … + a^n tokens in a pass that costs
-    1 + n * `token_cost` passes of one token. (Leviathan et al. 2023, section 3.3, with the growth of
-    the verifying pass in place of the small model's cost.)
+    1 + n * `token_cost` passes of one token. (Leviathan et al. 2023, section 3.3, with the
+    verifying pass's growth in place of the small model's cost.)
     """
 
     def __init__(self, max_tokens: int = 8, *, token_cost: float = 0.07) -> None:
