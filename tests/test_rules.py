@@ -10,6 +10,7 @@ import re
 import tomllib
 from collections import defaultdict
 from functools import cache
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -229,19 +230,17 @@ def listed_in_readme() -> set[str]:
 
 
 def test_the_readme_tree_lists_every_file_that_exists_and_no_other() -> None:
-    folders = ("web", "scripts")
-    actual = {path for path in sources() if not path.endswith("/__init__.py")}
-    actual |= {
+    checked = (*MAY_IMPORT, "web", "scripts")
+    actual = {
         path.relative_to(REPOSITORY).as_posix()
-        for folder in folders
+        for folder in checked
         for path in (REPOSITORY / folder).rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        if path.is_file() and path.name != "__init__.py" and "__pycache__" not in path.parts
     }
-    checked = (*MAY_IMPORT, *folders)
     listed = {path for path in listed_in_readme() if path.partition("/")[0] in checked}
     breaches = [f"{path} exists, but is not listed" for path in sorted(actual - listed)]
     breaches += [f"{path} is listed, but does not exist" for path in sorted(listed - actual)]
-    assert not breaches, report("README.md, 'File tree'", breaches)
+    assert not breaches, report("README.md (scripts/update_tree mends it)", breaches)
 
 
 def pinned(requirement: str) -> tuple[str, str]:
@@ -266,6 +265,30 @@ def test_the_lock_files_pin_every_dependency_at_the_same_version() -> None:
         assert all(re.fullmatch(r"==[\w.]+", pin) for pin in pins.values()), lock
         assert direct_dependencies(group).items() <= pins.items(), lock
     assert not locked("requirements.lock").keys() & locked("requirements-test.lock").keys()
+
+
+def imports_below(*folders: str) -> set[str]:
+    """Distributions whose modules the Python files of these folders import."""
+    providers = packages_distributions()
+    names: set[str] = set()
+    for folder in folders:
+        for path in (REPOSITORY / folder).rglob("*.py"):
+            names |= imported_by(path.relative_to(REPOSITORY).as_posix())
+    return {canonicalize_name(providers[name][0]) for name in names if name in providers}
+
+
+def test_every_imported_package_is_a_direct_dependency() -> None:
+    run = direct_dependencies("run").keys()
+    test = direct_dependencies("test").keys()
+    assert sorted(imports_below(*MAY_IMPORT) - run) == []
+    assert sorted(imports_below("tests", "scripts") - run - test - {"packaging", "pip"}) == []
+
+
+def test_every_direct_dependency_is_imported_or_run() -> None:
+    unused = direct_dependencies("run").keys() - imports_below(*MAY_IMPORT, "scripts")
+    unused |= direct_dependencies("test").keys() - imports_below("tests")
+    # tools that are run, not imported
+    assert sorted(unused - {"mypy", "ruff", "pytest-asyncio"}) == []
 
 
 def test_every_direct_dependency_is_explained() -> None:
