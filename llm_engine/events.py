@@ -64,7 +64,15 @@ class SessionConfig:
     cache_scope: str = ""
     trigger: SpeculationTrigger = SpeculationTrigger.PARTIAL
     use_ngram_pool: bool = True
-    keep_drafts: bool = True  # False: a draft is reused only whole, for an equal prompt (pause-only baseline)
+    # Score snapshots that are not drafted on too (baselines end turns alike). Rows computed for that
+    # alone are dropped before accounted work begins, and its steps are marked as not charged.
+    score_snapshots: bool = True
+    max_turn_draft_tokens: int = (
+        400  # speculation budget of a turn; drafts at a pause may exceed it
+    )
+    keep_drafts: bool = (
+        True  # False: a draft is reused only whole, for an equal prompt (pause-only baseline)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +91,9 @@ class TurnStats:
     cached_prompt_tokens: int = 0  # of the final prompt, not computed after commit
     computed_tokens: int = 0  # every token position run through the model in this turn
     committed_at_s: float | None = None
-    first_token_at_s: float | None = None  # when the first delivered token was decided; before commit for drafts
+    first_token_at_s: float | None = (
+        None  # when the first delivered token was decided; before commit for drafts
+    )
     finished_at_s: float | None = None
     tie_index: int | None = None  # first reply token chosen within the tie bound of the runner-up
 

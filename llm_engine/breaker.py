@@ -1,0 +1,27 @@
+"""Stops using what fails again and again, and tries it anew after a rest."""
+
+from __future__ import annotations
+
+
+class CircuitBreaker:
+    """Opens after `max_failures` in a row, closes `rest_s` later. Time is passed in."""
+
+    def __init__(self, max_failures: int, rest_s: float) -> None:
+        self._max_failures = max_failures
+        self._rest_s = rest_s
+        self._num_failures = 0
+        self._open_until_s: float | None = None
+
+    def is_open(self, now_s: float) -> bool:
+        if self._open_until_s is not None and now_s >= self._open_until_s:
+            self._open_until_s = None
+        return self._open_until_s is not None
+
+    def on_success(self) -> None:
+        self._num_failures = 0
+
+    def on_failure(self, now_s: float) -> None:
+        self._num_failures += 1
+        if self._num_failures >= self._max_failures:
+            self._num_failures = 0
+            self._open_until_s = now_s + self._rest_s

@@ -1,0 +1,34 @@
+"""What an engine is given once, and its limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Sizes and limits. Raises ValueError naming the field for values that cannot work."""
+
+    max_sessions: int = 32
+    max_sequence_tokens: int = (
+        2048  # prompt and reply together, also bound by the model's positions
+    )
+    min_reply_tokens: int = 64  # room that the longest prompt leaves for its reply
+    num_rows: int = 16_384  # of the KV arena; memory is touched only where rows are used
+    slot_rows: int = 32  # smallest extent of a slot and of a reply; both double
+    max_step_tokens: int = 256  # per step of committed work
+    max_speculative_step_s: float = 0.020  # a commit waits at most this long for speculation
+    min_speculative_step_tokens: int = 8  # progress even where a pass alone takes longer than that
+    max_failures_in_a_row: int = 3  # then the circuit breaker opens
+    breaker_s: float = 5.0  # and stays open for so long
+    tie_bound: float = 1e-3  # scores closer than this may fall either way (float32; see docs)
+
+    def __post_init__(self) -> None:
+        for name in ("max_sessions", "num_rows", "slot_rows", "max_step_tokens"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        if not 0 < self.min_reply_tokens < self.max_sequence_tokens:
+            raise ValueError(
+                f"min_reply_tokens must lie in 1..{self.max_sequence_tokens - 1}, "
+                f"got {self.min_reply_tokens}"
+            )

@@ -1,0 +1,194 @@
+"""All open sessions: carries out their commands, finds rows for them, tells them what happened.
+
+Lives on the engine's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from llm_engine.breaker import CircuitBreaker
+from llm_engine.engine_config import EngineConfig
+from llm_engine.errors import CacheFull, EngineError, EngineUnavailable
+from llm_engine.events import EngineEvent, SessionFailed, SessionId, TurnId
+from llm_engine.kv_cache import KVCache
+from llm_engine.layout import Layout
+from llm_engine.mailbox import Cancel, Close, Command, Commit, Open, Truncate, Update
+from llm_engine.prompt import Snapshot
+from llm_engine.relayout import Moves
+from llm_engine.scheduler import Grant, Work
+from llm_engine.sequence import Feed, Outcome, Sequence
+from llm_engine.sequence_kv import SequenceKV
+from llm_engine.tokenizer import Tokenizer
+from llm_engine.turn_reply import TurnReply
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Sessions:
+    """See the module's head. `move` carries out row work at once."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        tokenizer: Tokenizer,
+        cache: KVCache,
+        breaker: CircuitBreaker,
+        move: Callable[[Moves], None],
+        max_tokens: int,
+    ) -> None:
+        self._config = config
+        self._tokenizer = tokenizer
+        self._cache = cache
+        self._breaker = breaker
+        self._move = move
+        self._max_tokens = max_tokens
+        self._sequences: dict[SessionId, Sequence] = {}
+        self._held: dict[SessionId, Snapshot] = {}  # came while a reply ran: next when it is over
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    # ---- commands
+
+    def carry_out(self, command: Command, now_s: float) -> None:
+        """What cannot be done is told to the session; the others never notice."""
+        if isinstance(command, Open):
+            self._open(command)
+            return
+        sequence = self._sequences.get(command.session_id)
+        if sequence is None:
+            return  # closed since
+        match command:
+            case Update(snapshot=snapshot):
+                self._update(sequence, snapshot, now_s)
+            case Commit():
+                self._commit(sequence, command, now_s)
+            case Cancel():
+                self._emit(sequence, sequence.stop(now_s))
+                self._take_held(sequence, now_s)
+            case Truncate(turn=turn, num_reply_tokens=num_tokens):
+                if sequence.is_running and turn == sequence.turn:
+                    self._emit(sequence, sequence.stop(now_s))
+                sequence.forget(turn, num_tokens)
+            case Close():
+                self._close(sequence, now_s)
+
+    def _open(self, command: Open) -> None:
+        config = command.config
+        self._sequences[command.session_id] = Sequence(
+            command.session_id,
+            config,
+            command.on_event,
+            SequenceKV(self._cache, config.cache_scope, self._config.slot_rows),
+            TurnReply(command.session_id, config, self._tokenizer, self._config.tie_bound),
+            self._max_tokens,
+        )
+
+    def _update(self, sequence: Sequence, snapshot: Snapshot, now_s: float) -> None:
+        if sequence.is_running:
+            self._held[sequence.session_id] = snapshot
+            return
+        if self._breaker.is_open(now_s):
+            return
+        try:
+            self._set_prompt(sequence, snapshot, now_s, None)
+        except CacheFull as error:
+            self.fail(sequence, error, now_s)
+
+    def _commit(self, sequence: Sequence, command: Commit, now_s: float) -> None:
+        self._held.pop(sequence.session_id, None)
+        if sequence.is_running:
+            self._emit(sequence, sequence.stop(now_s))
+        try:
+            if self._breaker.is_open(now_s):
+                raise EngineUnavailable("the engine failed repeatedly and is given a rest")
+            self._set_prompt(sequence, command.snapshot, command.at_s, command.turn)
+        except EngineError as error:
+            self._emit(sequence, sequence.refuse(command.turn, now_s, str(error)))
+
+    def _set_prompt(
+        self, sequence: Sequence, snapshot: Snapshot, now_s: float, turn: TurnId | None
+    ) -> None:
+        layout = Layout.of(snapshot, self._tokenizer.is_punctuation)
+        moves, events = self._with_room(
+            lambda: sequence.set_prompt(snapshot, layout, now_s, turn), turn is not None
+        )
+        self._move(moves)
+        self._emit(sequence, events)
+
+    def _take_held(self, sequence: Sequence, now_s: float) -> None:
+        if not sequence.is_running and sequence.session_id in self._held:
+            self._update(sequence, self._held.pop(sequence.session_id), now_s)
+
+    def _close(self, sequence: Sequence, now_s: float) -> None:
+        self._emit(sequence, sequence.stop(now_s))
+        sequence.kv.close()
+        self._held.pop(sequence.session_id, None)
+        del self._sequences[sequence.session_id]
+
+    # ---- steps
+
+    def works(self) -> list[Work]:
+        return [work for sequence in self._sequences.values() if (work := sequence.work())]
+
+    def feed(self, grant: Grant, step: int, now_s: float) -> Feed | None:
+        """The granted tokens, ready to run; None if there were no rows for them."""
+        sequence = self._sequences[grant.session_id]
+        sequence.last_served = step
+        try:
+            return self._with_room(lambda: sequence.feed(grant.num_tokens), sequence.is_running)
+        except CacheFull as error:
+            self.fail(sequence, error, now_s)
+            return None
+
+    def advance(self, feed: Feed, outcome: Outcome, now_s: float) -> None:
+        self._emit(feed.sequence, feed.sequence.advance(feed, outcome, now_s))
+        self._take_held(feed.sequence, now_s)
+
+    def fail(self, sequence: Sequence, error: Exception, now_s: float) -> None:
+        """End what this session is doing; its next snapshot starts afresh."""
+        was_running = sequence.is_running
+        events = sequence.stop(now_s, str(error) or type(error).__name__)
+        if not was_running:
+            code = error.code if isinstance(error, EngineError) else "engine_error"
+            events.append(SessionFailed(sequence.session_id, code, str(error)))
+        self._emit(sequence, events)
+        self._take_held(sequence, now_s)
+
+    def stop_all(self, now_s: float) -> None:
+        """End every running reply."""
+        for sequence in self._sequences.values():
+            self._emit(sequence, sequence.stop(now_s))
+
+    # ---- helpers
+
+    def _with_room(self, act: Callable[[], T], is_committed: bool) -> T:
+        """Do `act`; where rows are short, sessions with nothing to do give theirs up, the longest
+        idle first, then for committed work those that only draft. Raises CacheFull."""
+        while True:
+            try:
+                return act()
+            except CacheFull:
+                if not self._evict(is_committed):
+                    raise
+
+    def _evict(self, for_committed: bool) -> bool:
+        owners = [s for s in self._sequences.values() if s.kv.is_laid_out]
+        victims = [s for s in owners if s.is_idle]
+        if not victims and for_committed:
+            victims = [s for s in owners if not s.is_running]
+        if not victims:
+            return False
+        min(victims, key=lambda sequence: sequence.last_served).drop_rows()
+        return True
+
+    def _emit(self, sequence: Sequence, events: Iterable[EngineEvent]) -> None:
+        for event in events:
+            try:
+                sequence.on_event(event)
+            except Exception:
+                logger.exception("on_event of session %s failed", sequence.session_id)
