@@ -28,7 +28,7 @@ from kernels.noise import GUMBEL_MAX, ZERO_WEIGHT_BELOW, Floats, gumbel, may_rea
 TOP_P_BITS = 20  # top_p is in units of 2^-20
 TOP_P_OFF = 1 << TOP_P_BITS
 NO_DRAFT = -1
-_NEAR = np.float32(4.0)  # noise is drawn first for the tokens this near to the best
+_NUM_NEAR = 64  # tokens that noise is drawn for first: the best ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,16 +168,17 @@ def _nucleus(x: Floats, best: np.float32, cut: np.float32, top_p: int) -> tuple[
 def _pick_noised(x: Floats, cut: np.float32, key: tuple[int, int]) -> tuple[int, float]:
     """The kept token with the largest noised score, and its lead over the second.
 
-    Tokens near the best are noised first. One further down counts only if its noise lifts it to the
+    The best tokens are noised first. One further down counts only if its noise lifts it to the
     second of those, which rules nearly all out; noise is bounded, which rules out the rest.
     """
-    near = max(cut, x.max() - _NEAR)
-    ids = np.flatnonzero(x >= near)
+    kept = np.flatnonzero(x >= cut)
+    near = np.partition(x[kept], -_NUM_NEAR)[-_NUM_NEAR] if kept.size > _NUM_NEAR else cut
+    ids = kept[x[kept] >= near]
     noised = x[ids] + gumbel(ids, key)
-    bar = np.partition(noised, -2)[-2] if ids.size > 1 else noised[0] - GUMBEL_MAX
-    least = max(cut, bar - GUMBEL_MAX)
-    if least < near:
-        far = may_reach(np.flatnonzero((x >= least) & (x < near)), key, float(bar - near))
+    if ids.size < kept.size:
+        bar = np.partition(noised, -2)[-2]
+        far = kept[(x[kept] < near) & (x[kept] >= bar - GUMBEL_MAX)]
+        far = may_reach(far, key, float(bar - near))
         ids = np.concatenate((ids, far))
         noised = np.concatenate((noised, x[far] + gumbel(far, key)))
     best = noised.max()
