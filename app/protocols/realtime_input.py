@@ -22,7 +22,7 @@ from app.protocols.realtime_state import (
 )
 from app.protocols.wire_audio import AudioDecoder, decode_base64
 
-MAX_APPEND_BYTES = 15 * 1024 * 1024
+MAX_APPEND_BYTES = 15 * 1024 * 1024 * 3 // 4  # 15 MiB as base64
 MIN_COMMIT_MS = 100  # as OpenAI: less than this is no utterance
 COMMAND_SAMPLES = 3200  # 200 ms per AudioReceived, so that a large append does not block others
 MAX_TYPED_CHARS = 10_000

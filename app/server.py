@@ -1,0 +1,263 @@
+"""Sockets: the page and `/healthz` over plain GET, sessions over WebSocket at `/v1/realtime`.
+
+The only importer of websockets. What a connection does is in app/connection.py, who is let in in
+app/admission.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import json
+import signal
+import ssl
+from collections.abc import Sequence
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import structlog
+from websockets.asyncio.server import Server as WebSocketServer
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.datastructures import Headers
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+from websockets.typing import Subprotocol
+
+from app import messages as m
+from app.admission import Admission, Refused
+from app.config import AppConfig
+from app.connection import CloseCode, Closing, Connection, Limits, LiveSession
+from app.errors import ForespeakError, SessionLimitReached
+from app.protocols.realtime import RealtimeAdapter, SessionDefaults
+from app.web_assets import WebAssets, security_headers
+
+logger = structlog.get_logger()
+
+REALTIME_PATH = "/v1/realtime"
+REALTIME_SUBPROTOCOL = Subprotocol("realtime")
+BETA_SUBPROTOCOL = "openai-beta.realtime-v1"
+BETA_HEADER = "realtime=v1"
+DRAIN_TIMEOUT_S = 10.0
+CLOSE_TIMEOUT_S = 2.0
+PING_INTERVAL_S = 20.0
+PING_TIMEOUT_S = 120.0  # pongs queue behind audio that is read no faster than it is heard
+
+
+class NamedSession(LiveSession, Protocol):
+    name: str
+
+
+class SessionSource(Protocol):
+    """What app/live.py's runtime offers."""
+
+    @property
+    def num_sessions(self) -> int: ...
+    def open_session(self, change: m.SettingsChanged | None = None) -> NamedSession: ...
+
+
+class TlsUnusable(ForespeakError):
+    def __init__(self, certificate: str, reason: str) -> None:
+        super().__init__(f"cannot use the TLS certificate {certificate!r}: {reason}")
+
+
+class Server:
+    """Listens as configured; at once ready. Raises TokenRequired, TlsUnusable or PageMissing."""
+
+    def __init__(
+        self,
+        source: SessionSource,
+        config: AppConfig,
+        defaults: SessionDefaults,
+        *,
+        assets: WebAssets | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self._source = source
+        self._config = config
+        self._defaults = defaults
+        self._assets = assets or WebAssets()
+        self._limits = limits or Limits()
+        self._admission = Admission(config.token, config.allowed_origins)
+        self._admission.check_address(config.host)
+        self._tls = _tls_context(config)
+        self._connections: set[Connection] = set()
+        self._listening: WebSocketServer | None = None
+
+    async def start(self) -> None:
+        """Begin to accept clients. Raises OSError if the address cannot be had."""
+        self._listening = await serve(
+            self._serve_client,
+            self._config.host,
+            self._config.port,
+            ssl=self._tls,
+            process_request=self._answer_request,
+            select_subprotocol=_select_subprotocol,
+            compression=None,  # audio does not shrink, and each context costs memory
+            max_size=self._limits.max_message_bytes,
+            ping_interval=PING_INTERVAL_S,
+            ping_timeout=PING_TIMEOUT_S,
+            close_timeout=CLOSE_TIMEOUT_S,
+            server_header="forespeak",
+        )
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        assert self._listening is not None, "not started"
+        host, port = next(iter(self._listening.sockets)).getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        return f"{'https' if self._tls else 'http'}://{shown}:{port}/"
+
+    async def drain(self, timeout_s: float = DRAIN_TIMEOUT_S) -> None:
+        """Accept no more clients, let running replies end (for `timeout_s`), close with 1001."""
+        if self._listening is None:
+            return
+        self._listening.close(close_connections=False)
+        for connection in self._connections:
+            connection.leave()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._listening.wait_closed()
+        except TimeoutError:
+            logger.warning("drain timed out", num_connections=len(self._connections))
+            for connection in self._connections:
+                connection.leave(at_once=True)
+        await self._listening.wait_closed()
+        self._listening = None
+
+    async def run_until_signal(
+        self, signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT)
+    ) -> None:
+        """Serve until one of `signals` comes, then drain. A second one acts as it always does."""
+        loop = asyncio.get_running_loop()
+        stopped = asyncio.Event()
+        for number in signals:
+            loop.add_signal_handler(number, stopped.set)
+        await stopped.wait()
+        for number in signals:
+            loop.remove_signal_handler(number)
+        await self.drain()
+
+    # ---- plain requests
+
+    def _answer_request(self, socket: ServerConnection, request: Request) -> Response | None:
+        """Answer a plain GET, or let a WebSocket in by returning None."""
+        host = request.headers.get("Host", "")
+        path = urlsplit(request.path).path
+        if path == REALTIME_PATH:
+            try:
+                names = _subprotocols(request)
+                self._admission.check_websocket(request.path, request.headers, names)
+            except Refused as refused:
+                logger.info("connection refused", status=refused.status)
+                return _response(refused.status, host, f"{refused}\n".encode())
+            return None
+        if path == "/healthz":
+            state = {"status": "ok", "sessions": self._source.num_sessions}
+            return _response(200, host, json.dumps(state).encode(), "application/json")
+        asset = self._assets.find(path)
+        if asset is None:
+            return _response(404, host, b"not found\n")
+        cached = {"ETag": asset.etag, "Cache-Control": "no-cache"}
+        if request.headers.get("If-None-Match") == asset.etag:
+            return _response(304, host, b"", asset.content_type, cached)
+        return _response(200, host, asset.content, asset.content_type, cached)
+
+    # ---- sessions
+
+    async def _serve_client(self, socket: ServerConnection) -> None:
+        try:
+            session = self._source.open_session()
+        except SessionLimitReached as limit:
+            await _turn_away(socket, limit)
+            return
+        log = logger.bind(session=session.name)
+        assert socket.request is not None
+        adapter = RealtimeAdapter(
+            session.name, self._defaults, is_beta=_speaks_beta(socket.request)
+        )
+        connection = Connection(socket, session, adapter, self._limits)
+        self._connections.add(connection)
+        log.info("session opened")
+        try:
+            closing = await connection.run()
+            await _close(socket, closing)
+            log.info("session closed", code=int(closing.code), reason=closing.reason)
+        except ConnectionClosed as closed:
+            code = closed.rcvd.code if closed.rcvd else None
+            log.info("connection lost", code=code)
+        finally:
+            self._connections.discard(connection)
+            await session.close()
+
+
+async def _close(socket: ServerConnection, closing: Closing) -> None:
+    """Close with a code; a client that does not even read that is cut off."""
+    try:
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            await socket.close(closing.code, closing.reason)
+    except TimeoutError:
+        socket.transport.abort()
+
+
+async def _turn_away(socket: ServerConnection, limit: SessionLimitReached) -> None:
+    """Browsers cannot read a refused handshake's status, so the reason goes over the socket."""
+    detail = {"type": "server_error", "code": limit.code, "message": str(limit)}
+    closing = Closing(CloseCode.TRY_AGAIN_LATER, str(limit))
+    try:
+        event = {"type": "error", "event_id": "event_0", "error": detail}
+        await socket.send(json.dumps(event))
+        await _close(socket, closing)
+    except ConnectionClosed:
+        pass
+
+
+def _tls_context(config: AppConfig) -> ssl.SSLContext | None:
+    if config.tls_certificate is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(config.tls_certificate, config.tls_key)
+    except (OSError, ssl.SSLError) as cause:
+        raise TlsUnusable(config.tls_certificate, str(cause)) from cause
+    return context
+
+
+def _subprotocols(request: Request) -> list[str]:
+    names: list[str] = []
+    for value in request.headers.get_all("Sec-WebSocket-Protocol"):
+        names += [name.strip() for name in value.split(",")]
+    return names
+
+
+def _select_subprotocol(
+    socket: ServerConnection, offered: Sequence[Subprotocol]
+) -> Subprotocol | None:
+    return REALTIME_SUBPROTOCOL if REALTIME_SUBPROTOCOL in offered else None
+
+
+def _speaks_beta(request: Request) -> bool:
+    if BETA_SUBPROTOCOL in _subprotocols(request):
+        return True
+    return BETA_HEADER in request.headers.get("OpenAI-Beta", "")
+
+
+def _response(
+    status: int,
+    host: str,
+    content: bytes,
+    content_type: str = "text/plain; charset=utf-8",
+    extra: dict[str, str] | None = None,
+) -> Response:
+    headers = Headers(
+        {
+            "Content-Type": content_type,
+            "Content-Length": str(len(content)),
+            "Connection": "close",
+        }
+        | security_headers(host)
+        | (extra or {})
+    )
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return Response(status, http.HTTPStatus(status).phrase, headers, content)
