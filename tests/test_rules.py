@@ -181,6 +181,24 @@ def test_only_commands_print() -> None:
     assert not breaches, report("print outside app/commands", breaches)
 
 
+def test_only_triton_functions_lack_annotations() -> None:
+    """mypy is told not to ask for them in kernels/, so this does, for all others."""
+    breaches = []
+    for path in sources():
+        if not path.startswith("kernels/"):
+            continue
+        for node in ast.walk(tree_of(path)):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            if any("triton" in ast.unparse(decorator) for decorator in node.decorator_list):
+                continue
+            arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            bare = [a.arg for a in arguments if not a.annotation and a.arg not in ("self", "cls")]
+            if bare or node.returns is None:
+                breaches.append(f"{path}::{node.name} ({', '.join(bare) or 'return'})")
+    assert not breaches, report("functions without types", breaches)
+
+
 def oversized() -> dict[str, str]:
     found = {}
     for path in sources():
