@@ -22,8 +22,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from kernels.dispatch import backend_for
 from kernels.errors import require
 from kernels.noise import GUMBEL_MAX, ZERO_WEIGHT_BELOW, Floats, gumbel, may_reach, weights
+from kernels.sample_kernel import choose_and_accept
 
 TOP_P_BITS = 20  # top_p is in units of 2^-20
 TOP_P_OFF = 1 << TOP_P_BITS
@@ -210,4 +212,19 @@ def sample_and_verify(logits: torch.Tensor, draft: torch.Tensor, params: SampleP
         params.keys.shape == (num_rows, 2) and params.preceding_start.shape == (num_rows + 1,),
         f"params are of {params.keys.shape[0]} rows, logits of {num_rows}",
     )
-    return sample_and_verify_reference(logits, draft, params)
+    if backend_for(logits) == "torch":
+        return sample_and_verify_reference(logits, draft, params)
+    tokens, margins, edge_margins, accepted = choose_and_accept(
+        logits,
+        draft,
+        params.is_greedy,
+        params.temperature,
+        params.top_k,
+        params.top_p,
+        params.log_min_p,
+        params.penalty,
+        params.keys,
+        params.preceding_ids,
+        params.preceding_start,
+    )
+    return Sampled(tokens, margins, edge_margins, accepted)

@@ -17,8 +17,16 @@ import torch
 from kernels.dispatch import use_backend
 from kernels.kv import LayerKV, dequantise_rows
 from kernels.linear import linear, quantise_int4, quantise_int8
+from kernels.noise import row_key
 from kernels.rms_norm import rms_norm
 from kernels.rope import rope_and_write_kv, rope_and_write_kv_reference
+from kernels.sample import (
+    NO_DRAFT,
+    TOP_P_OFF,
+    SampleParams,
+    sample_and_verify,
+    sample_and_verify_reference,
+)
 from kernels.segment_attention import AttentionTable, segment_attention
 from kernels.swiglu import swiglu
 
@@ -245,6 +253,48 @@ def check_rows_beyond_int32(device: str) -> None:
     value = dequantise_rows(cache.values[-1:], scales[1, -1:])
     assert_close(out, value)
     assert bool((value - v).abs().max() <= scales[1, -1].max() / 2 + 1e-6)
+
+
+def check_sample(device: str, vocab: int, is_greedy: bool = False) -> None:
+    """Every setting alone and all together, with equal scores, against the CPU, bit for bit."""
+    settings = {  # one column per row
+        "temperature": (0.0, 1.0, 0.7, 1.0, 1.3, 0.9, 2.0, 0.6),
+        "top_k": (0, 0, 3, 0, 0, 40, 1, 0),
+        "top_p": (1.0, 1.0, 1.0, 0.9, 1.0, 0.8, 0.05, 1e-9),
+        "min_p": (0.0, 0.0, 0.0, 0.0, 0.1, 0.05, 0.3, 0.0),
+        "penalty": (1.2, 1.0, 1.0, 1.0, 1.1, 1.3, 1.0, 0.8),
+    }
+    columns = {name: torch.tensor(values) for name, values in settings.items()}
+    num_rows = len(settings["top_k"])
+    keys = [row_key(7, row, 3 * row) for row in range(num_rows)]
+    on_cpu = SampleParams(
+        is_greedy=is_greedy,
+        temperature=columns["temperature"],
+        top_k=columns["top_k"],
+        top_p=(columns["top_p"] * TOP_P_OFF).long(),
+        log_min_p=columns["min_p"].log(),
+        penalty=columns["penalty"],
+        keys=torch.tensor(keys),
+        preceding_ids=torch.randint(0, vocab, (5 * num_rows,)),
+        preceding_start=5 * torch.arange(num_rows + 1),
+    )
+    logits = 3 * torch.randn(num_rows, vocab)
+    logits[::2] = logits[::2].round()  # many equal scores
+    draft = torch.full((num_rows,), NO_DRAFT)
+    draft[:-1] = sample_and_verify_reference(logits, draft, on_cpu).tokens[:-1]
+    draft[2], draft[5] = NO_DRAFT, (draft[5] + 1) % vocab  # a run's end, and a wrong draft
+    expected = sample_and_verify_reference(logits, draft, on_cpu)
+    moved = SampleParams(
+        is_greedy, *(getattr(on_cpu, name).to(device) for name in SampleParams.__slots__[1:])
+    )
+    with triton_with_poisoned_outputs():
+        sampled = sample_and_verify(logits.to(device), draft.to(device), moved)
+    assert torch.equal(sampled.tokens.cpu(), expected.tokens)
+    assert torch.equal(sampled.accepted.cpu(), expected.accepted)
+    assert torch.equal(sampled.margins.cpu(), expected.margins)
+    # a nucleus' edge is a quotient of sums, rounded differently
+    edges, wanted = sampled.edge_margins.cpu(), expected.edge_margins
+    assert torch.allclose(edges, wanted, rtol=1e-5, atol=1e-6), (edges, wanted)
 
 
 def random_kv(
