@@ -1,0 +1,416 @@
+"""The engine from outside: commands in, events out, step by step."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from llm_engine.errors import (
+    EmptyPrompt,
+    EngineUnavailable,
+    PromptTooLong,
+    StaleRevision,
+    TooManySessions,
+    UnknownSession,
+)
+from llm_engine.events import SamplingParams, SessionConfig, SpeculationTrigger
+from llm_engine.prompt import Segment, Snapshot
+from llm_engine.sampling import BadSamplingParams
+from tests.llm_engine.engine_rig import (
+    Events,
+    assert_rows_equal_fresh_prefill,
+    greedy_twin,
+    make_engine,
+    open_session,
+    prompt,
+    run,
+    tiny_model,
+)
+
+WORDS = tuple(b"how late is it in the old town today")
+
+
+def short(max_tokens: int = 12) -> SamplingParams:
+    return SamplingParams(max_tokens=max_tokens)
+
+
+def test_a_committed_prompt_is_answered_as_transformers_would() -> None:
+    engine = make_engine()
+    session, events = open_session(engine, sampling=short())
+    assert engine.commit(session, prompt(0, WORDS)) == 0
+    run(engine)
+    expected, _ = greedy_twin(prompt(0, WORDS).token_ids, 12)
+    assert list(events.reply(0)) == expected
+    assert events.done[0].reason == ("length" if len(expected) == 12 else "stop")
+
+
+def test_a_commit_equal_to_the_drafted_snapshot_is_answered_without_a_pass() -> None:
+    engine = make_engine()
+    session, events = open_session(engine, sampling=short(), draft_first_sentence=False)
+    snapshot = prompt(0, WORDS)
+    engine.update(session, snapshot)
+    run(engine)
+    assert not events.deltas and events.drafts
+    engine.commit(session, snapshot)
+    report = engine.step()
+    assert report is not None and report.num_passes == 0
+    assert events.reply(0) == tuple(greedy_twin(snapshot.token_ids, 12)[0])
+    stats = events.done[0].stats
+    assert stats.passes_after_commit == 0 and stats.accepted_tokens == stats.reply_tokens > 0
+    assert stats.first_token_at_s is not None and stats.committed_at_s is not None
+    assert stats.first_token_at_s < stats.committed_at_s
+
+
+def test_an_equal_prompt_with_a_later_revision_is_answered_without_a_pass_too() -> None:
+    engine = make_engine()
+    session, events = open_session(engine, sampling=short(), draft_first_sentence=False)
+    engine.update(session, prompt(0, WORDS))
+    run(engine)
+    engine.commit(session, prompt(7, WORDS, at_pause=True))
+    assert run(engine) == 1
+    assert events.done[0].stats.passes_after_commit == 0
+
+
+def test_only_what_follows_the_first_changed_token_is_computed_again() -> None:
+    engine = make_engine(min_speculative_step_tokens=500)
+    session, _ = open_session(engine, sampling=short(), use_ngram_pool=False)
+    engine.update(session, prompt(0, WORDS))
+    run(engine)
+    engine.commit(session, prompt(1, WORDS[:-5] + tuple(b"later")))
+    report = engine.step()
+    assert report is not None
+    # "today" and "later" differ from their first letter on; the suffix follows
+    assert report.num_prefill_tokens == 5 + 2
+
+
+def test_a_draft_is_verified_in_the_pass_that_brings_the_new_prompt() -> None:
+    engine = make_engine(min_speculative_step_tokens=500)
+    session, events = open_session(engine, sampling=short(), draft_first_sentence=False)
+    engine.update(session, prompt(0, WORDS))
+    run(engine)
+    engine.update(session, prompt(1, (*WORDS, 63)))
+    report = engine.step()
+    assert report is not None and report.num_decode_tokens > 0 and report.num_prefill_tokens == 3
+    run(engine)
+    engine.commit(session, prompt(2, (*WORDS, 63)))
+    run(engine)
+    assert list(events.reply(0)) == greedy_twin(prompt(2, (*WORDS, 63)).token_ids, 12)[0]
+    assert events.done[0].stats.verify_passes >= 1
+
+
+def test_a_transcript_that_flips_back_finds_its_draft() -> None:
+    engine = make_engine()
+    session, events = open_session(engine, sampling=short(), draft_first_sentence=False)
+    for revision, words in enumerate((WORDS, WORDS[:9], WORDS)):
+        engine.update(session, prompt(revision, words))
+        if revision < 2:
+            run(engine)
+    engine.commit(session, prompt(3, WORDS))
+    engine.step()
+    assert list(events.reply(0)) == greedy_twin(prompt(0, WORDS).token_ids, 12)[0]
+    assert events.done[0].stats.passes_after_commit == 0
+
+
+def test_rows_of_a_finished_reply_are_adopted_by_the_next_prompt() -> None:
+    engine = make_engine(min_speculative_step_tokens=500)
+    session, events = open_session(engine, sampling=short())
+    first = prompt(0, WORDS)
+    engine.commit(session, first)
+    run(engine)
+    assert_rows_equal_fresh_prefill(engine, session, 1e-4)
+    reply = events.reply(0)
+    history = (WORDS + (10, 11) + reply,)
+    engine.update(session, prompt(1, WORDS[:4], history=history))
+    report = engine.step()
+    assert report is not None
+    # the reply's last token never had a row; then four words and the suffix
+    assert report.num_prefill_tokens == 1 + 4 + 2
+    run(engine)
+    engine.commit(session, prompt(2, WORDS[:6], history=history))
+    run(engine)
+    assert_rows_equal_fresh_prefill(engine, session, 1e-4)
+    expected, _ = greedy_twin(prompt(2, WORDS[:6], history=history).token_ids, 12)
+    assert list(events.reply(1)) == expected
+
+
+def test_a_second_session_computes_only_what_follows_the_shared_prefix() -> None:
+    engine = make_engine()
+    prefix = tuple(range(60, 160))
+    first, _ = open_session(engine, sampling=short())
+    engine.commit(first, prompt(0, WORDS, prefix=prefix))
+    run(engine)
+    second, events = open_session(engine, sampling=short())
+    engine.commit(second, prompt(0, WORDS[:3], prefix=prefix))
+    report = engine.step()
+    assert report is not None and report.num_prefill_tokens == 3 + 2
+    run(engine)
+    expected, _ = greedy_twin(prompt(0, WORDS[:3], prefix=prefix).token_ids, 12)
+    assert list(events.reply(0)) == expected
+    other, _ = open_session(engine, sampling=short(), cache_scope="other")
+    engine.commit(other, prompt(0, WORDS[:3], prefix=prefix))
+    report = engine.step()
+    assert report is not None and report.num_prefill_tokens == len(prefix) + 3 + 2
+
+
+def test_two_sessions_that_start_together_compute_their_prefix_once() -> None:
+    engine = make_engine()
+    prefix = tuple(range(60, 160))
+    sessions = [open_session(engine, sampling=short()) for _ in range(2)]
+    for session, _ in sessions:
+        engine.commit(session, prompt(0, WORDS, prefix=prefix))
+    num_prefill = 0
+    while (report := engine.step()) is not None:
+        num_prefill += report.num_prefill_tokens
+        engine.check_integrity()
+    assert num_prefill == len(prefix) + 2 * (len(WORDS) + 2)
+    assert sessions[0][1].reply(0) == sessions[1][1].reply(0)
+
+
+def test_cancel_ends_the_reply_and_keeps_the_rows() -> None:
+    engine = make_engine()
+    session, events = open_session(engine, sampling=short(100))
+    engine.commit(session, prompt(0, WORDS))
+    for _ in range(3):
+        engine.step()
+    engine.cancel(session)
+    run(engine)
+    assert events.done[0].reason == "cancelled"
+    assert 0 < len(events.reply(0)) < 100
+    assert_rows_equal_fresh_prefill(engine, session, 1e-4)
+
+
+def test_truncate_forgets_the_rows_of_what_was_not_heard() -> None:
+    engine = make_engine()
+    session, events = open_session(engine, sampling=short())
+    snapshot = prompt(0, WORDS)
+    engine.commit(session, snapshot)
+    run(engine)
+    engine.truncate(session, 0, 2)
+    run(engine)
+    assert assert_rows_equal_fresh_prefill(engine, session, 1e-4) == snapshot.num_tokens + 2
+    assert len(events.reply(0)) > 2
+
+
+def test_a_commit_while_a_reply_runs_cancels_that_reply() -> None:
+    engine = make_engine()
+    session, events = open_session(engine, sampling=short(60))
+    engine.commit(session, prompt(0, WORDS))
+    engine.step()
+    assert engine.commit(session, prompt(1, WORDS[:5])) == 1
+    run(engine)
+    assert events.done[0].reason == "cancelled"
+    assert list(events.reply(1)) == greedy_twin(prompt(1, WORDS[:5]).token_ids, 60)[0]
+
+
+def test_a_snapshot_that_comes_during_a_reply_waits_for_its_end() -> None:
+    engine = make_engine()
+    session, events = open_session(engine, sampling=short())
+    engine.commit(session, prompt(0, WORDS))
+    engine.step()
+    engine.update(session, prompt(1, WORDS[:4]))
+    run(engine)
+    end = events.all.index(events.done[0])
+    assert all(events.all.index(draft) > end for draft in events.drafts)
+    assert events.drafts and events.drafts[-1].revision == 1
+
+
+def test_without_speculation_nothing_is_kept_before_commit() -> None:
+    engine = make_engine()
+    session, events = open_session(
+        engine, sampling=short(), trigger=SpeculationTrigger.OFF, score_snapshots=True
+    )
+    engine.update(session, prompt(0, WORDS))
+    while (report := engine.step()) is not None:
+        assert not report.is_charged or report.num_tokens == 0
+    assert [score.revision for score in events.scores] == [0] and not events.drafts
+    engine.commit(session, prompt(1, WORDS))
+    report = engine.step()
+    assert report is not None and report.is_charged
+    assert report.num_prefill_tokens == len(WORDS) + 2  # the shared prefix is there already
+    run(engine)
+    stats = events.done[0].stats
+    assert stats.drafted_tokens == 0 and stats.num_passes == stats.passes_after_commit
+
+
+def test_pause_only_keeps_a_draft_for_an_equal_prompt_alone() -> None:
+    engine = make_engine()
+    settings = {
+        "sampling": short(),
+        "trigger": SpeculationTrigger.PAUSE,
+        "keep_drafts": False,
+        "draft_first_sentence": False,
+    }
+    same, same_events = open_session(engine, **settings)
+    engine.update(same, prompt(0, WORDS, at_pause=True))
+    run(engine)
+    engine.commit(same, prompt(1, WORDS, at_pause=True))
+    run(engine)
+    assert same_events.done[0].stats.passes_after_commit == 0
+    other, events = open_session(engine, **settings)
+    engine.update(other, prompt(0, WORDS[:8]))
+    run(engine)
+    assert not events.drafts
+    engine.update(other, prompt(1, WORDS, at_pause=True))
+    run(engine)
+    engine.commit(other, prompt(2, (*WORDS, 63), at_pause=True))
+    run(engine)
+    assert events.done[0].stats.accepted_tokens == 0
+
+
+def test_the_score_is_the_same_with_and_without_trailing_punctuation() -> None:
+    engine = make_engine()
+    session, events = open_session(engine)
+    engine.update(session, prompt(0, WORDS))
+    run(engine)
+    num_steps = engine.stats().num_steps
+    engine.update(session, prompt(1, (*WORDS, 63)))
+    engine.step()
+    run(engine)
+    assert [score.revision for score in events.scores] == [0, 1]
+    assert events.scores[0].end_probability == events.scores[1].end_probability
+    assert 0 < events.scores[0].end_probability < 1
+    assert engine.stats().num_steps > num_steps
+
+
+def test_a_stop_string_that_straddles_tokens_ends_the_reply_before_it() -> None:
+    engine = make_engine()
+    plain, events = open_session(engine, sampling=short(40))
+    engine.commit(plain, prompt(0, WORDS))
+    run(engine)
+    text = events.text(0)
+    stop = text[3:6]
+    session, stopped = open_session(engine, sampling=short(40), stop=(stop,))
+    engine.update(session, prompt(0, WORDS))
+    run(engine)
+    engine.commit(session, prompt(1, WORDS))
+    run(engine)
+    assert stopped.text(0) == text[: text.index(stop)]
+    assert stopped.done[0].reason == "stop"
+
+
+def test_errors_that_can_be_seen_at_once_are_raised_at_once() -> None:
+    engine = make_engine(max_sessions=1, max_sequence_tokens=120, min_reply_tokens=20)
+    with pytest.raises(BadSamplingParams):
+        open_session(engine, sampling=SamplingParams(top_p=0))
+    session, _ = open_session(engine)
+    with pytest.raises(TooManySessions):
+        open_session(engine)
+    engine.update(session, prompt(3, WORDS))
+    with pytest.raises(StaleRevision, match="3 does not rise above 3"):
+        engine.update(session, prompt(3, WORDS))
+    with pytest.raises(StaleRevision):
+        engine.commit(session, prompt(3, WORDS[:2]))
+    with pytest.raises(PromptTooLong, match="takes 100"):
+        engine.update(session, prompt(4, WORDS * 4))
+    with pytest.raises(EmptyPrompt):
+        engine.update(session, Snapshot(5, (Segment("slot", "slot", ()),)))
+    engine.close(session)
+    engine.close(session)
+    with pytest.raises(UnknownSession):
+        engine.cancel(session)
+    run(engine)
+    assert engine.stats().num_sessions == 0
+
+
+def test_a_failing_pass_ends_only_the_reply_it_belongs_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine(max_failures_in_a_row=2, breaker_s=1.0)
+    good, good_events = open_session(engine, sampling=short())
+    bad, bad_events = open_session(engine, sampling=short())
+    engine.commit(good, prompt(0, WORDS))
+    engine.commit(bad, prompt(0, (258, *WORDS)))
+    forward = engine._runner.model.forward
+
+    def failing(batch, arena):  # type: ignore[no-untyped-def]
+        if 258 in batch.token_ids.tolist():
+            raise RuntimeError("the pass broke")
+        return forward(batch, arena)
+
+    monkeypatch.setattr(engine._runner.model, "forward", failing)
+    run(engine)
+    assert good_events.done[0].reason in ("stop", "length")
+    assert bad_events.done[0].reason == "error" and bad_events.done[0].error == "the pass broke"
+    # again and again: the breaker opens, commits are refused, and after its rest all is well
+    for revision in (1, 2):
+        engine.commit(bad, prompt(revision, (258, *WORDS, revision)))
+        run(engine)
+    assert bad_events.done[2].reason == "error"
+    with pytest.raises(EngineUnavailable):
+        open_session(engine)
+    engine.commit(good, prompt(1, WORDS))
+    run(engine)
+    assert good_events.done[1].reason == "error"
+    engine._clock.now_s += 2.0  # type: ignore[attr-defined]
+    engine.commit(good, prompt(2, WORDS))
+    run(engine)
+    assert good_events.done[2].reason in ("stop", "length")
+
+
+def test_an_event_handler_that_raises_does_not_stop_the_engine() -> None:
+    engine = make_engine()
+
+    def broken(event: object) -> None:
+        raise ValueError("handler")
+
+    bad = engine.open(SessionConfig(sampling=short()), broken)
+    session, events = open_session(engine, sampling=short())
+    engine.commit(bad, prompt(0, WORDS))
+    engine.commit(session, prompt(0, WORDS))
+    run(engine)
+    assert events.done[0].reason in ("stop", "length")
+
+
+def test_idle_sessions_give_their_rows_to_those_that_need_them() -> None:
+    engine = make_engine(num_rows=160)
+    sessions = [open_session(engine, sampling=short(8)) for _ in range(5)]
+    for session, events in sessions:
+        engine.commit(session, prompt(0, WORDS))
+        run(engine)
+        assert events.done[0].reason in ("stop", "length")
+    assert len({events.reply(0) for _, events in sessions}) == 1
+
+
+def test_a_prompt_that_no_rows_are_left_for_is_refused_and_the_rest_goes_on() -> None:
+    engine = make_engine(num_rows=48)
+    session, events = open_session(engine, sampling=short(8))
+    engine.update(session, prompt(0, WORDS))
+    run(engine)
+    assert [failure.code for failure in events.failures] == ["cache_full"]
+    engine.commit(session, prompt(1, WORDS))
+    run(engine)
+    assert events.done[0].reason == "error" and "KV rows" in str(events.done[0].error)
+    engine.commit(session, prompt(2, WORDS[:2]))
+    run(engine)
+    assert events.done[1].reason in ("stop", "length")
+
+
+def test_the_engine_thread_sleeps_until_something_comes_and_answers_from_there() -> None:
+    engine = make_engine(tiny_model())
+    finished = threading.Event()
+    events = Events()
+
+    def on_event(event) -> None:  # type: ignore[no-untyped-def]
+        events(event)
+        if events.done:
+            finished.set()
+
+    engine.start()
+    session = engine.open(SessionConfig(sampling=short()), on_event)
+    for revision in range(5):
+        engine.update(session, prompt(revision, WORDS[: 5 + revision]))
+    engine.commit(session, prompt(5, WORDS))
+    assert finished.wait(20)
+    engine.stop()
+    engine.check_integrity()
+    assert list(events.reply(0)) == greedy_twin(prompt(0, WORDS).token_ids, 12)[0]
+    with pytest.raises(EngineUnavailable):
+        open_session(engine)
+
+
+def test_warm_up_leaves_nothing_behind() -> None:
+    engine = make_engine()
+    engine.warm_up()
+    engine.check_integrity()
+    stats = engine.stats()
+    assert stats.num_sessions == 0 and stats.num_free_rows == stats.num_rows
+    assert stats.num_steps > 0
