@@ -31,7 +31,7 @@ MIN_RATE_HZ, MAX_RATE_HZ = 4_000, 192_000
 MAX_CHANNELS = 8
 INT16_SCALE = 32_768.0
 FILE_CHUNK_FRAMES = 65_536
-GSM_RATE_HZ = 8_000
+GSM_FRAME_MARK = 0xD  # upper half of every frame's first byte (GSM 06.10, 1.7)
 UNKNOWN_SIZES = (0, 0xFFFFFFFF)  # written by programs that stream a WAV without knowing its length
 
 
@@ -251,6 +251,8 @@ def _missing_wav_bytes(path: Path) -> tuple[int, int] | None:
 
 def _open_with_av(path: Path) -> AudioFile:
     is_gsm = path.suffix.lower() == ".gsm"
+    if is_gsm and path.read_bytes()[0] >> 4 != GSM_FRAME_MARK:
+        raise NotAudio(path.name)
     try:
         container = av.open(str(path), format="gsm" if is_gsm else None)
     except (av.error.FFmpegError, OSError) as error:

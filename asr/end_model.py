@@ -60,20 +60,32 @@ WEIGHTS = {
 }
 
 
+def features(evidence: Evidence) -> tuple[float, float, float, float, float]:
+    """(turn, end, closed, open, function word) as the weights take them; 0 where unknown."""
+    text = evidence.text or ""
+    last_word = (normal_form(text).split() or [""])[-1]
+    return (
+        _logit(evidence.turn_probability),
+        _logit(evidence.end_probability),
+        float(bool(_CLOSED_END.search(text))),
+        float(bool(_OPEN_END.search(text))),
+        float(last_word in FUNCTION_WORDS),
+    )
+
+
 def joint_probability(evidence: Evidence) -> float:
     """P(the utterance is complete). Text that has not come counts as unknown, not as incomplete."""
-    turn, end = evidence.turn_probability, evidence.end_probability
-    weights = WEIGHTS[turn is not None, end is not None]
-    score = weights.bias
-    if turn is not None:
-        score += weights.turn * _logit(turn)
-    if end is not None:
-        score += weights.end * _logit(end)
-    if evidence.text:
-        last_word = (normal_form(evidence.text).split() or [""])[-1]
-        score += weights.closed * bool(_CLOSED_END.search(evidence.text))
-        score += weights.open * bool(_OPEN_END.search(evidence.text))
-        score += weights.function_word * (last_word in FUNCTION_WORDS)
+    key = evidence.turn_probability is not None, evidence.end_probability is not None
+    weights = WEIGHTS[key]
+    turn, end, closed, is_open, function_word = features(evidence)
+    score = (
+        weights.bias
+        + weights.turn * turn
+        + weights.end * end
+        + weights.closed * closed
+        + weights.open * is_open
+        + weights.function_word * function_word
+    )
     return 1.0 / (1.0 + math.exp(-score))
 
 
@@ -87,6 +99,8 @@ def is_whole_answer(text: str) -> bool:
     return normal_form(text) in WHOLE_ANSWERS
 
 
-def _logit(probability: float) -> float:
+def _logit(probability: float | None) -> float:
+    if probability is None:
+        return 0.0
     clipped = min(max(probability, PROBABILITY_FLOOR), 1.0 - PROBABILITY_FLOOR)
     return math.log(clipped / (1.0 - clipped))

@@ -310,7 +310,7 @@ class Recogniser:
         prompt = [*tokenizer.sot_sequence, tokenizer.no_timestamps]
         if not hot_words:
             return prompt
-        hints = tokenizer.encode(" " + hot_words.strip())[:MAX_PROMPT_TOKENS]
+        hints = tokenizer.encode(f" Glossary: {hot_words.strip()}.")[:MAX_PROMPT_TOKENS]
         return [tokenizer.sot_prev, *hints, *prompt]
 
     def _detect(self, encoded: Encoded) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from asr.events import Word
 
 FRAME_S = 0.02  # of the encoder
+FAR = 1 << 30
 MIN_PROBABILITY = 1e-9
 
 
@@ -37,8 +38,11 @@ def place_words(
             math.log(max(probability, MIN_PROBABILITY))
             for probability in token_probabilities[first : last + 1]
         ]
-        begin_s = start_s + first_frames.get(first, 0) * FRAME_S
-        end_s = start_s + (last_frames.get(last, 0) + 1) * FRAME_S
+        begin = first_frames.get(first, 0)
+        # neighbours share the frame in which the path moves on: it is the later word's
+        end = min(last_frames.get(last, 0) + 1, first_frames.get(last + 1, FAR))
+        begin_s = start_s + begin * FRAME_S
+        end_s = start_s + max(begin, end) * FRAME_S
         if is_mark(text) and words:  # a mark belongs to the word before it
             before = words.pop()
             word = Word(

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from asr.events import (
+    AsrResult,
+    DecodeRequest,
+    DecodeResult,
+    TurnCheckRequest,
+    TurnCheckResult,
+)
+from asr.worker import AsrWorker, run_inline
+
+WAIT_S = 5.0
+
+
+def decode_request(revision: int, kind: str = "partial", seconds: float = 1.0) -> DecodeRequest:
+    samples = np.zeros(round(16_000 * seconds), np.float32)
+    return DecodeRequest(0, revision, samples, 0.0, kind)  # type: ignore[arg-type]
+
+
+def turn_check(revision: int) -> TurnCheckRequest:
+    return TurnCheckRequest(0, revision, np.zeros(16, np.float32))
+
+
+class GatedDecoder:
+    """Decodes only while its gate is open, and remembers the batches."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.gate = threading.Event()
+        self.started = threading.Event()
+        self.batches: list[list[int]] = []
+        self.error = error
+
+    def decode(self, requests: Sequence[DecodeRequest]) -> list[DecodeResult]:
+        self.batches.append([request.revision for request in requests])
+        self.started.set()
+        assert self.gate.wait(WAIT_S)
+        if self.error is not None:
+            raise self.error
+        return [DecodeResult(r.utterance, r.revision, f"text {r.revision}") for r in requests]
+
+    def probability(self, samples: np.ndarray) -> float:
+        self.batches.append([-1])
+        return 0.7
+
+
+class Results:
+    def __init__(self) -> None:
+        self.all: list[AsrResult] = []
+        self._changed = threading.Condition()
+
+    def __call__(self, result: AsrResult) -> None:
+        with self._changed:
+            self.all.append(result)
+            self._changed.notify_all()
+
+    def wait(self, count: int) -> list[AsrResult]:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.all) >= count, WAIT_S)
+            return self.all
+
+
+@pytest.fixture
+def decoder() -> GatedDecoder:
+    return GatedDecoder()
+
+
+@pytest.fixture
+def worker(decoder: GatedDecoder):
+    """One thread, busy with request 0 until the gate opens."""
+    worker = AsrWorker(decoder, decoder, num_threads=1)
+    worker.start()
+    worker.submit("busy", decode_request(0, "pause"), lambda result: None)
+    assert decoder.started.wait(WAIT_S)
+    yield worker
+    decoder.gate.set()
+    worker.stop()
+
+
+def test_finals_go_first_then_turn_checks_then_partials(worker, decoder) -> None:
+    results = Results()
+    worker.submit("a", decode_request(1), results)
+    worker.submit("b", turn_check(2), results)
+    worker.submit("c", decode_request(3, "pause"), results)
+    worker.submit("d", decode_request(4, "segment"), results)
+    decoder.gate.set()
+    results.wait(4)
+    assert decoder.batches == [[0], [3], [4], [-1], [1]]
+
+
+def test_a_newer_partial_drops_the_older_at_once(worker, decoder) -> None:
+    results = Results()
+    worker.submit("a", decode_request(1), results)
+    worker.submit("a", decode_request(2), results)
+    assert results.all == [DecodeResult(0, 1, "", dropped=True)]
+    decoder.gate.set()
+    results.wait(2)
+    assert decoder.batches == [[0], [2]]
+
+
+def test_finals_are_never_dropped(worker, decoder) -> None:
+    results = Results()
+    worker.submit("a", decode_request(1, "segment"), results)
+    worker.submit("a", decode_request(2, "pause"), results)
+    worker.submit("a", decode_request(3), results)
+    decoder.gate.set()
+    texts = {result.revision: result.text for result in results.wait(3)}
+    assert texts == {1: "text 1", 2: "text 2", 3: "text 3"}
+
+
+def test_waiting_partials_of_like_length_share_a_batch(worker, decoder) -> None:
+    results = Results()
+    for name, seconds in (("a", 2.0), ("b", 2.5), ("c", 9.0), ("d", 3.0)):
+        worker.submit(name, decode_request(ord(name), seconds=seconds), results)
+    decoder.gate.set()
+    results.wait(4)
+    assert decoder.batches[1:] == [[ord("a"), ord("b"), ord("d")], [ord("c")]]
+
+
+def test_cancel_forgets_what_waits(worker, decoder) -> None:
+    gone, stays = Results(), Results()
+    worker.submit("gone", decode_request(1, "pause"), gone)
+    worker.submit("stays", decode_request(2, "pause"), stays)
+    worker.cancel("gone")
+    assert worker.num_waiting() == 1
+    decoder.gate.set()
+    stays.wait(1)
+    assert gone.all == []
+
+
+def test_a_failed_decode_is_an_answer(worker, decoder) -> None:
+    results = Results()
+    decoder.error = RuntimeError("out of memory")
+    worker.submit("a", decode_request(1, "pause"), results)
+    decoder.gate.set()
+    (result,) = results.wait(1)
+    assert isinstance(result, DecodeResult)
+    assert result.error == "out of memory"
+
+
+def test_stop_ends_the_threads(decoder) -> None:
+    worker = AsrWorker(decoder, None, num_threads=2)
+    worker.start()
+    worker.stop()
+    assert not [t for t in threading.enumerate() if t.name.startswith("asr-")]
+
+
+def test_a_failed_turn_check_is_no_evidence() -> None:
+    class Broken:
+        def probability(self, samples: np.ndarray) -> float:
+            raise RuntimeError("no")
+
+    assert run_inline(GatedDecoder(), Broken(), turn_check(1)) == TurnCheckResult(0, 1, None)
+    assert run_inline(GatedDecoder(), None, turn_check(1)) == TurnCheckResult(0, 1, None)
+
+
+def test_inline_answers_are_those_of_the_threads(decoder) -> None:
+    decoder.gate.set()
+    assert run_inline(decoder, decoder, decode_request(3)) == DecodeResult(0, 3, "text 3")
+    assert run_inline(decoder, decoder, turn_check(4)) == TurnCheckResult(0, 4, 0.7)
