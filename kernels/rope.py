@@ -44,7 +44,7 @@ def rope_and_write_kv_reference(
 
 
 @triton.jit
-def _store_row(
+def store_row(
     data_ptr, scale_ptr, slot, first, second, dim, exists, HALF: tl.constexpr, INT8: tl.constexpr
 ):
     """Write one head of a row, given as two halves in float32; int8 as `quantise_rows` does."""
@@ -108,7 +108,7 @@ def _rope_and_write_kv_kernel(
     else:
         kv_head = head - NUM_HEADS
         slot = tl.load(rows_ptr + token) * NUM_KV_HEADS + kv_head
-        _store_row(
+        store_row(
             keys_ptr,
             key_scales_ptr,
             slot,
@@ -120,7 +120,7 @@ def _rope_and_write_kv_kernel(
             INT8,
         )
         value = v_ptr + token * v_stride + kv_head * (2 * HALF) + dim
-        _store_row(
+        store_row(
             values_ptr,
             value_scales_ptr,
             slot,

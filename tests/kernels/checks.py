@@ -15,11 +15,12 @@ from unittest import mock
 import torch
 
 from kernels.dispatch import use_backend
-from kernels.kv import LayerKV, dequantise_rows
+from kernels.kv import KVArena, LayerKV, dequantise_rows
 from kernels.linear import linear, quantise_int4, quantise_int8
 from kernels.noise import row_key
 from kernels.rms_norm import rms_norm
 from kernels.rope import rope_and_write_kv, rope_and_write_kv_reference
+from kernels.rope_shift import rope_shift, rope_shift_reference
 from kernels.sample import (
     NO_DRAFT,
     TOP_P_OFF,
@@ -114,6 +115,26 @@ def check_rope(
     wide_cos, wide_sin = cos.double()[:, None], sin.double()[:, None]
     turned = (first * wide_cos - second * wide_sin, second * wide_cos + first * wide_sin)
     assert_close(out, torch.cat(turned, dim=-1))
+
+
+def check_rope_shift(device: str, num_kv_heads: int, head_dim: int, kv_dtype: torch.dtype) -> None:
+    """Two layers; rows outside the shifted run stay as they are."""
+    arena = KVArena(2, 12, num_kv_heads, head_dim, kv_dtype, device)
+    expected = KVArena(2, 12, num_kv_heads, head_dim, kv_dtype)
+    for layer, twin in zip(arena.layers, expected.layers, strict=True):
+        source = random_kv(12, num_kv_heads, head_dim, kv_dtype, "cpu")
+        for mine, theirs, part in zip(_parts(layer), _parts(twin), _parts(source), strict=True):
+            if mine is not None and theirs is not None and part is not None:
+                mine.copy_(part)
+                theirs.copy_(part)
+    angle = 100 * torch.randn(head_dim // 2)
+    cos, sin = angle.cos(), angle.sin()
+    rope_shift_reference(expected, 3, 7, cos, sin)
+    with triton_with_poisoned_outputs():
+        rope_shift(arena, 3, 7, cos.to(device), sin.to(device))
+    for layer, twin in zip(arena.layers, expected.layers, strict=True):
+        for mine, theirs in zip(_parts(layer), _parts(twin), strict=True):
+            assert mine is None or torch.equal(mine.cpu(), theirs)
 
 
 @dataclass(frozen=True, slots=True)
