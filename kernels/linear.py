@@ -165,7 +165,7 @@ def _dequantise(q, scale, minimum, NUM_GROUPS: tl.constexpr, WIDTH: tl.constexpr
     return w.reshape(rows, NUM_GROUPS * WIDTH)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens"])
 def _quantised_linear_kernel(
     x_ptr,
     q_ptr,

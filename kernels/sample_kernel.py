@@ -321,7 +321,7 @@ def _larger(a, b):
     return tl.maximum(a, b)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _accept_kernel(tokens_ptr, draft_ptr, accepted_ptr, num_rows, BLOCK: tl.constexpr):
     """Grid (1): a row holds while no row of its run, up to itself, picked another than its draft.
 

@@ -189,7 +189,8 @@ def _find_sequence(query_start_ptr, tile, num_sequences, TILE_TOKENS: tl.constex
     return low - 1
 
 
-@triton.jit
+# these change from step to step: specialising on them would compile anew
+@triton.jit(do_not_specialize=["num_tokens", "num_sequences"])
 def _segment_attention_kernel(
     q_ptr,
     keys_ptr,
@@ -310,7 +311,7 @@ def _segment_attention_kernel(
         tl.store(out_ptr + q_offset, acc.to(out_ptr.dtype.element_ty), mask=out_mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_token_heads"])
 def _merge_splits_kernel(
     partial_ptr,
     partial_max_ptr,

@@ -40,6 +40,7 @@ from kernels.launch import Launch, record_launches
 from kernels.linear import Int4Weight, Int8Weight, linear
 from kernels.rms_norm import rms_norm
 from kernels.rope import rope_and_write_kv
+from kernels.rope_shift import rope_shift
 from kernels.sample_kernel import choose_and_accept
 from kernels.segment_attention import AttentionTable, segment_attention
 from kernels.swiglu import swiglu
@@ -108,11 +109,16 @@ def variant_of(launch: Launch, in_decode: bool) -> Variant:
     options = {k: v for k, v in launch.options.items() if k not in launch.kernel.arg_names}
     values |= {k: v for k, v in launch.options.items() if k in launch.kernel.arg_names}
     constexprs = {p.name for p in launch.kernel.params if p.is_constexpr}
+    free = {p.name for p in launch.kernel.params if p.do_not_specialize}
     signature, constants, divisible = [], [], []
     for name in launch.kernel.arg_names:
         value = values[name]
         kind = _TYPES.get(value.dtype) if isinstance(value, torch.Tensor) else None
-        if name in constexprs or value is None or (type(value) is int and value == 1):
+        if (
+            name in constexprs
+            or value is None
+            or (isinstance(value, int) and value == 1 and name not in free)
+        ):
             signature.append((name, "constexpr"))
             constants.append((name, value))
         elif isinstance(value, torch.Tensor):
@@ -120,7 +126,7 @@ def variant_of(launch: Launch, in_decode: bool) -> Variant:
             divisible.append(name)
         elif isinstance(value, int):
             signature.append((name, "i32" if abs(value) < 2**31 else "i64"))
-            if value % 16 == 0:
+            if value % 16 == 0 and name not in free:
                 divisible.append(name)
         else:
             signature.append((name, "fp32"))
@@ -196,6 +202,7 @@ def record(shape: Shape, batch: str, dtype: torch.dtype, kv_dtype: torch.dtype) 
         angle = torch.empty(num_tokens, shape.head_dim // 2)
         rows = torch.empty(num_tokens, dtype=torch.int64)
         rope_and_write_kv(q, k, k, angle, angle, rows, arena.layers[0])
+        rope_shift(arena, 3, 32, angle[0], angle[0])
         starts = torch.empty(len(lengths) + 1, dtype=torch.int64)
         table = AttentionTable(
             torch.empty(len(lengths), 3, dtype=torch.int64),
