@@ -26,12 +26,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--full"):
-        return
-    slow = [item for item in items if "slow" in item.keywords]
-    if slow:
+    if not config.getoption("--full"):
+        slow = [item for item in items if "slow" in item.keywords]
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if "slow" not in item.keywords]
+    gpu = [item for item in items if "gpu" in item.keywords]
+    if gpu:
+        import torch  # takes seconds, so only where a test asks for a GPU
+
+        if not torch.cuda.is_available():
+            for item in gpu:
+                item.add_marker(pytest.mark.skip(reason="no CUDA device on this machine"))
 
 
 def _pulled(model_id: str) -> Path:
