@@ -92,6 +92,7 @@ def play(
     seed: int,
     num_operations: int,
     on_reply: OnReply = lambda engine, caller: None,
+    /,
     **settings: Any,
 ) -> list[Caller]:
     """A random life of two sessions on `engine`; every reply ends by itself or by cancel."""
@@ -152,7 +153,7 @@ def _act(engine: Engine, caller: Caller, random: Random, on_reply: OnReply) -> N
         engine.cancel(caller.session)
 
 
-def replay_commits(engine: Engine, answers: list[Answer], **settings: Any) -> list[Answer]:
+def replay_commits(engine: Engine, answers: list[Answer], /, **settings: Any) -> list[Answer]:
     """The same commits on a session of `engine` that is told nothing before them."""
     session, events = open_session(engine, **settings)
     replies = []
