@@ -33,7 +33,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What one step ran. `is_charged` is False where only a baseline's score was computed."""
+    """What one step ran. `num_passes` counts charged passes: a step that only computed a baseline's
+    end probability has none, and `is_charged` is False."""
 
     num_prefill_tokens: int
     num_decode_tokens: int
@@ -239,7 +240,7 @@ def _report(feeds: list[Feed], seconds: float) -> StepReport:
         num_prefill_tokens=num_prompt,
         num_decode_tokens=num_tokens - num_prompt,
         num_tokens=num_tokens,
-        num_passes=1,
+        num_passes=int(feeds[0].is_charged),
         has_committed=any(feed.sequence.is_running for feed in feeds),
         seconds=seconds,
         is_charged=feeds[0].is_charged,

@@ -27,6 +27,7 @@ class Layout:
     num_prefix_tokens: int
     parts: tuple[Part, ...]
     score_index: int | None  # of the last slot's last word token; None without one
+    words_index: int | None = None  # where the words will begin, while every slot is empty
 
     @property
     def prefix_ids(self) -> tuple[int, ...]:
@@ -54,6 +55,7 @@ class Layout:
             num_prefix_tokens,
             tuple(parts),
             _score_index(segments, is_punctuation),
+            _words_index(segments),
         )
 
 
@@ -63,6 +65,14 @@ def _num_leading_prefixes(segments: list[Segment]) -> int:
     if not any(s.token_ids for s in segments[count:]):
         count = max(0, count - 1)
     return count
+
+
+def _words_index(segments: list[Segment]) -> int | None:
+    """Where the first slot begins, if there is one and no slot holds a token."""
+    slots = [i for i, segment in enumerate(segments) if segment.role == "slot"]
+    if not slots or any(segments[i].token_ids for i in slots):
+        return None
+    return sum(len(segment.token_ids) for segment in segments[: slots[0]])
 
 
 def _score_index(segments: list[Segment], is_punctuation: Callable[[int], bool]) -> int | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence as Seq
 import torch
 
 from kernels.kv import KVArena
+from kernels.rope_shift import rope_shift
 from llm_engine.batch import Batch
 from llm_engine.model import Model
 from llm_engine.relayout import Moves
@@ -46,13 +47,8 @@ class Runner:
         return [tensor for tensor in tensors if tensor is not None]
 
     def _shift(self, first_row: int, num_rows: int, delta: int) -> None:
-        """Re-rotate keys by `delta` positions: R(a) R(b) = R(a + b) per rotary pair."""
         angles = self._frequencies * delta  # [D/2]
-        cos, sin = angles.cos(), angles.sin()
-        rows = slice(first_row, first_row + num_rows)
-        keys = self.arena.keys[:, rows]  # [L, n, Hkv, D]
-        first, second = keys.float().chunk(2, dim=-1)
-        keys.copy_(torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1))
+        rope_shift(self.arena, first_row, num_rows, angles.cos(), angles.sin())
 
     def run(self, feeds: Seq[Feed]) -> list[Outcome]:
         """One forward pass over all feeds; an outcome for each, in order.

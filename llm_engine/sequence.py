@@ -161,8 +161,14 @@ class Sequence:
         return self.config.trigger is not SpeculationTrigger.PAUSE or self._snapshot.at_pause
 
     @property
+    def _is_warming(self) -> bool:
+        """Nothing has been said yet: what precedes the words is computed, and nothing is drafted."""
+        assert self._layout is not None
+        return not self.is_committed and self._layout.words_index is not None
+
+    @property
     def _is_charged(self) -> bool:
-        return self.is_committed or self._is_drafting
+        return self.is_committed or self._is_drafting or self._is_warming
 
     def _charge(self, num_kept: int | None) -> None:
         """Accounted work starts without the rows that were computed for a score alone."""
@@ -191,7 +197,7 @@ class Sequence:
         if self.is_committed:
             return self.reply.draft.finish is None
         assert self._snapshot is not None
-        if not self._is_drafting or not self.reply.wants_first_tokens:
+        if self._is_warming or not self._is_drafting or not self.reply.wants_first_tokens:
             return False
         is_thrifty = self.reply.account.drafted_tokens >= self.config.max_turn_draft_tokens
         return self._snapshot.at_pause or not is_thrifty
@@ -205,11 +211,12 @@ class Sequence:
         is_there = not any(score_index in range(start, stop) for start, stop in ranges)
         if self._wants_score and score_index is not None and is_there:
             ranges = sorted([*ranges, (score_index, score_index + 1)])
+        if self._is_warming:
+            return _clipped(ranges, self._layout.words_index or 0)
         if not self._is_charged:
             if not self._wants_score or score_index is None:
                 return []
-            end = score_index + 1
-            return [(start, min(stop, end)) for start, stop in ranges if start < end]
+            return _clipped(ranges, score_index + 1)
         num_prompt = len(self.prompt_ids)
         known = num_prompt + len(self.reply.draft)
         start = num_prompt + self.kv.num_reply_rows
@@ -241,7 +248,7 @@ class Sequence:
         if self.is_committed:
             is_decode = not self.kv.missing() and len(self.reply.draft) > 0
             return WorkClass.COMMITTED_DECODE if is_decode else WorkClass.COMMITTED_PREFILL
-        if not self._is_drafting:
+        if not self._is_charged:
             return WorkClass.SCORE
         return WorkClass.PAUSE_DRAFT if self._snapshot.at_pause else WorkClass.DRAFT
 
@@ -334,3 +341,7 @@ class Sequence:
         """Give all rows back; the next snapshot's are computed anew."""
         self.kv.clear()
         self._score = None
+
+
+def _clipped(ranges: list[tuple[int, int]], end: int) -> list[tuple[int, int]]:
+    return [(start, min(stop, end)) for start, stop in ranges if start < end]

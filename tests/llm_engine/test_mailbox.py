@@ -1,0 +1,111 @@
+"""Commands from any thread: newest update wins, turns are numbered, stale revisions refused."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from llm_engine.errors import EngineUnavailable, PromptTooLong, StaleRevision, UnknownSession
+from llm_engine.events import SessionConfig
+from llm_engine.mailbox import Cancel, Commit, Mailbox, Open, Update
+from llm_engine.prompt import Segment, Snapshot
+
+
+def snapshot(revision: int, num_tokens: int = 3) -> Snapshot:
+    return Snapshot(revision, (Segment("slot", "slot", tuple(range(num_tokens))),))
+
+
+def box() -> tuple[Mailbox, str]:
+    mailbox = Mailbox(max_sessions=4, max_prompt_tokens=10)
+    session = mailbox.open(SessionConfig(), lambda event: None)
+    mailbox.take()
+    return mailbox, session
+
+
+def test_a_newer_update_takes_the_place_of_one_that_waits() -> None:
+    mailbox, session = box()
+    for revision in range(5):
+        mailbox.update(session, snapshot(revision))
+    (command,) = mailbox.take()
+    assert isinstance(command, Update) and command.snapshot.revision == 4
+    mailbox.update(session, snapshot(5))
+    assert len(mailbox.take()) == 1
+
+
+def test_an_update_does_not_jump_over_another_command() -> None:
+    mailbox, session = box()
+    mailbox.update(session, snapshot(0))
+    mailbox.cancel(session)
+    mailbox.update(session, snapshot(1))
+    assert [type(command) for command in mailbox.take()] == [Update, Cancel, Update]
+
+
+def test_a_commit_takes_the_place_of_a_waiting_update_and_numbers_the_turn() -> None:
+    mailbox, session = box()
+    mailbox.update(session, snapshot(0))
+    assert mailbox.commit(session, snapshot(1), 0.0) == 0
+    assert mailbox.commit(session, snapshot(2), 0.0) == 1
+    commands = mailbox.take()
+    assert [type(command) for command in commands] == [Commit, Commit]
+
+
+def test_the_newest_snapshot_itself_may_be_committed_but_no_other_of_its_revision() -> None:
+    mailbox, session = box()
+    mailbox.update(session, snapshot(3))
+    assert mailbox.commit(session, snapshot(3), 0.0) == 0
+    with pytest.raises(StaleRevision):
+        mailbox.commit(session, snapshot(3, num_tokens=4), 0.0)
+    with pytest.raises(StaleRevision, match="revision 2 does not rise above 3"):
+        mailbox.update(session, snapshot(2))
+    with pytest.raises(PromptTooLong, match="11 tokens, the engine takes 10"):
+        mailbox.update(session, snapshot(4, num_tokens=11))
+
+
+def test_a_closed_session_is_unknown() -> None:
+    mailbox, session = box()
+    mailbox.close_session(session)
+    with pytest.raises(UnknownSession, match=session):
+        mailbox.update(session, snapshot(0))
+
+
+def test_waiting_ends_when_something_comes_or_the_box_closes() -> None:
+    mailbox, session = box()
+    woken = threading.Event()
+
+    def wait() -> None:
+        mailbox.wait()
+        woken.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert not woken.wait(0.05)
+    mailbox.cancel(session)
+    assert woken.wait(5)
+    thread.join()
+    mailbox.take()
+    mailbox.close()
+    mailbox.wait()
+    with pytest.raises(EngineUnavailable):
+        mailbox.open(SessionConfig(), lambda event: None)
+
+
+def test_threads_that_race_get_turns_without_gaps() -> None:
+    mailbox, _ = box()
+    session = mailbox.open(SessionConfig(), lambda event: None)
+    turns: list[int] = []
+    lock = threading.Lock()
+    revisions = iter(range(1000))
+
+    def commit() -> None:
+        for _ in range(20):
+            with lock:
+                turns.append(mailbox.commit(session, snapshot(next(revisions)), 0.0))
+
+    threads = [threading.Thread(target=commit) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(turns) == list(range(80))
+    assert sum(isinstance(command, Open) for command in mailbox.take()) == 1

@@ -1,0 +1,99 @@
+"""Commands of several sessions that share rows, seen through the engine."""
+
+from __future__ import annotations
+
+from random import Random
+
+import psutil
+import pytest
+
+from llm_engine.events import SamplingParams, SpeculationTrigger, SuffixPolicy
+from tests.llm_engine.engine_rig import make_engine, open_session, prompt, run
+from tests.llm_engine.histories import play
+
+WORDS = tuple(b"good morning to you all")
+
+
+def test_commands_of_a_closed_session_are_dropped() -> None:
+    engine = make_engine()
+    session, events = open_session(engine)
+    engine.commit(session, prompt(0, WORDS))
+    engine.step()
+    engine.close(session)
+    run(engine)
+    assert events.done[0].reason == "cancelled"
+    assert engine.stats().num_sessions == 0
+
+
+def test_drafting_gives_its_rows_to_committed_work() -> None:
+    engine = make_engine(num_rows=200)
+    drafting = [open_session(engine, sampling=SamplingParams(max_tokens=8)) for _ in range(2)]
+    for session, _ in drafting:
+        engine.update(session, prompt(0, WORDS))
+        run(engine)
+    session, events = open_session(engine, sampling=SamplingParams(max_tokens=40))
+    engine.commit(session, prompt(0, WORDS * 2))
+    run(engine)
+    assert events.done[0].reason in ("stop", "length")
+    # and those who lost their rows answer as if nothing had happened
+    replies = []
+    for session, lost in drafting:
+        engine.commit(session, prompt(1, WORDS))
+        run(engine)
+        replies.append(lost.reply(0))
+    assert replies[0] == replies[1] and replies[0]
+
+
+def test_several_replies_run_in_one_pass() -> None:
+    engine = make_engine()
+    sessions = [open_session(engine, sampling=SamplingParams(max_tokens=8)) for _ in range(4)]
+    for number, (session, _) in enumerate(sessions):
+        engine.commit(session, prompt(0, WORDS[: 8 + number]))
+    num_steps = run(engine)
+    assert num_steps <= 12
+    assert all(events.done for _, events in sessions)
+
+
+def test_a_committed_reply_is_decided_before_any_draft_goes_on() -> None:
+    engine = make_engine()
+    for number in range(8):
+        session, _ = open_session(engine)
+        engine.update(session, prompt(0, (*WORDS, number)))
+    engine.step()
+    session, events = open_session(engine, sampling=SamplingParams(max_tokens=6))
+    engine.commit(session, prompt(0, WORDS))
+    while 0 not in events.done:
+        report = engine.step()
+        assert report is not None and report.has_committed
+
+
+def num_operations(request: pytest.FixtureRequest) -> int:
+    return 10_000 if request.config.getoption("--full") else 600
+
+
+def test_random_operations_leave_every_row_accounted_for_and_no_growth(
+    request: pytest.FixtureRequest,
+) -> None:
+    engine = make_engine(num_rows=2048)
+    random = Random(1)
+    total = num_operations(request)
+    process = psutil.Process()
+    sizes = []
+    for number in range(total // 100):
+        settings = {
+            "sampling": SamplingParams(
+                max_tokens=6, temperature=random.choice((0.0, 0.9)), top_p=0.9
+            ),
+            "draft_policy": random.choice(list(SuffixPolicy)),
+            "suffix_policy": random.choice(list(SuffixPolicy)),
+            "trigger": random.choice(list(SpeculationTrigger)),
+            "cache_scope": random.choice(("", "other")),
+        }
+        play(engine, number, 100, **settings)
+        stats = engine.stats()
+        assert stats.num_sessions == 0
+        assert stats.num_free_rows + stats.num_shared_rows == stats.num_rows
+        sizes.append(process.memory_info().rss)
+    # the second half of the run takes no more memory than the first did, but for the heap's grain
+    middle = len(sizes) // 2
+    assert max(sizes[middle:]) < max(sizes[:middle]) + 24e6
