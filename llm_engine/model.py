@@ -65,7 +65,24 @@ class Model:
         wanted = batch.logit_tokens.to(self.device)
         cos, sin = self.rotary.at(positions, int(batch.positions.max()))
         table = AttentionTable.build(batch.extents, batch.query_start, positions)
-        hidden = self.weights.embedding.rows(batch.token_ids.to(self.device)).to(self.dtype)
+        token_ids = batch.token_ids.to(self.device)
+        return self.compute(token_ids, rows, cos, sin, table, wanted, arena)
+
+    def compute(
+        self,
+        token_ids: torch.Tensor,
+        rows: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        table: AttentionTable,
+        wanted: torch.Tensor,
+        arena: KVArena,
+    ) -> torch.Tensor:
+        """The pass over tensors of this model's device, as `forward`: what a CUDA graph captures.
+
+        token_ids[T] and rows[T] int64, cos/sin[T, D/2] of the tokens' positions, wanted[N] int64.
+        """
+        hidden = self.weights.embedding.rows(token_ids).to(self.dtype)
         residual: torch.Tensor | None = None  # [T, H]
         for layer, cache, window in zip(
             self.weights.layers, arena.layers, self.config.windows, strict=True
