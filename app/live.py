@@ -19,7 +19,8 @@ import structlog
 from app import messages as m
 from app.errors import SessionLimitReached
 from app.runtime import Runtime
-from app.session import Session, SessionSettings
+from app.session import Session
+from app.session_settings import SessionSettings
 from asr import events as heard
 from asr.audio import SAMPLE_RATE_HZ
 from asr.worker import AsrWorker
@@ -232,7 +233,9 @@ class LiveSession:
         """The session's ears."""
         if not (isinstance(request, heard.DecodeRequest) and request.kind == "partial"):
             self._num_awaited += 1
-        self._asr.submit(self.name, request, lambda result: self._hop(self._on_heard, request, result))
+        self._asr.submit(
+            self.name, request, lambda result: self._hop(self._on_heard, request, result)
+        )
 
     def _on_heard(self, request: heard.AsrRequest, result: heard.AsrResult) -> None:
         if not (isinstance(request, heard.DecodeRequest) and request.kind == "partial"):

@@ -17,7 +17,7 @@ from app import messages as m
 from app.live import LiveRuntime, default_settings
 from app.recordings import FRAME_SAMPLES, Recording, frames_with_silence, load, speech_window_ends_s
 from app.runtime import Runtime
-from app.session import SessionSettings
+from app.session_settings import SessionSettings
 from app.virtual import Costs, Stamped, VirtualCall, VirtualClock
 from asr.audio import SAMPLE_RATE_HZ
 from llm_engine.events import SpeculationTrigger
@@ -40,10 +40,9 @@ def settings_for(runtime: Runtime, speculation: Speculation) -> SessionSettings:
     if speculation == "on":
         return settings
     trigger = SpeculationTrigger.OFF if speculation == "off" else SpeculationTrigger.PAUSE
-    engine = replace(
-        settings.engine, trigger=trigger, keep_drafts=False, use_ngram_pool=False
-    )
-    return replace(settings, engine=engine, speak_ahead=speculation == "pause")
+    engine = replace(settings.engine, trigger=trigger, keep_drafts=False, use_ngram_pool=False)
+    is_ahead = speculation == "pause"
+    return replace(settings, engine=engine, compute_ahead=is_ahead, speak_ahead=is_ahead)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +159,9 @@ def _finished(
     for turn in turns:
         turn["wer"] = None
     if turns:
-        turns[-1]["wer"] = word_error_rate(recording, " ".join(turn["transcript"] for turn in turns))
+        turns[-1]["wer"] = word_error_rate(
+            recording, " ".join(turn["transcript"] for turn in turns)
+        )
     return ReplayedCall(recording, tuple(turns), tuple(events), samples)
 
 

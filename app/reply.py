@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
+from app.ports import Voice
 from llm_engine.events import TurnStats
 from tts.sentences import SentenceSplitter, speakable
 
 SPOKEN_CHARS_PER_S = 15.0  # of the default voice, for pieces cut off before their length is known
-
-
-class Voice(Protocol):
-    """The synthesizer's worker. Both calls only enqueue; chunks come back through the session."""
-
-    def submit(self, key: str, text: str, *, held: bool) -> None:
-        """Synthesise `text`. A held piece is speculative and goes after all others."""
-
-    def promote(self, key: str) -> None:
-        """A held piece is the committed reply's: it waits behind nothing speculative any more."""
-
-    def cancel(self, key: str) -> None:
-        """Forget the piece; chunks already on their way are ignored by their key."""
 
 
 @dataclass(slots=True)
@@ -95,7 +82,7 @@ class Reply:
         self,
         reply_id: str,
         item_id: str,
-        turn: int,
+        source: tuple[str, int],
         voice: Voice,
         held: HeldPiece,
         *,
@@ -104,7 +91,7 @@ class Reply:
     ) -> None:
         self.reply_id = reply_id
         self.item_id = item_id
-        self.turn = turn
+        self.source = source  # engine session and turn
         self.text = ""
         self.is_generated = False  # the engine is done with it
         self.is_accounted = False  # and has told what it cost

@@ -147,7 +147,9 @@ def write_report(calls: Sequence[ReplayedCall], folder: Path, title: str) -> Non
     ):
         values = sorted(turn[key] for turn in turns if turn[key] is not None)
         if values:
-            axes.step(values, np.arange(1, len(values) + 1) / len(values), where="post", label=label)
+            axes.step(
+                values, np.arange(1, len(values) + 1) / len(values), where="post", label=label
+            )
     axes.set(title=title, xlabel="ms after the end of speech", ylabel="share of turns", ylim=(0, 1))
     axes.grid(alpha=0.3)
     if axes.lines:

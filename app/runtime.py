@@ -13,8 +13,9 @@ from app.config import AppConfig
 from app.conversation import Conversation
 from app.model_store import resolve_asr, resolve_llm, resolve_smart_turn
 from app.prompt_spec import PromptSpec, default_prompt, load_prompt
-from app.reply import Voice
-from app.session import Ears, Session, SessionSettings
+from app.ports import Ears, Voice
+from app.session import Session
+from app.session_settings import SessionSettings
 from asr.audio import SAMPLE_RATE_HZ
 from asr.listener import Listener
 from asr.settings import ListenerSettings
@@ -56,10 +57,8 @@ class Runtime:
             config=config,
             engine=Engine(model, tokenizer, EngineConfig(), clock),
             template=ChatTemplate(tokenizer),
-            recogniser=Recogniser(
-                resolve_asr(config.asr), num_threads=config.threads.recogniser
-            ),
-            smart_turn=SmartTurn(resolve_smart_turn(), config.threads.turn_check),
+            recogniser=Recogniser(resolve_asr(config.asr), num_threads=config.threads.recogniser),
+            smart_turn=SmartTurn(resolve_smart_turn(None), config.threads.turn_check),
             synthesizer=HibariSynthesizer(num_threads=config.threads.voice)
             if config.speech == "hibari"
             else TextOnly(),

@@ -22,9 +22,8 @@ import numpy as np
 from app import messages as m
 from app.errors import CostTableInvalid
 from app.runtime import Runtime
-from app.session import SessionSettings
+from app.session_settings import SessionSettings
 from asr import events as heard
-from asr.audio import SAMPLE_RATE_HZ
 from asr.worker import run_inline
 from llm_engine import events as thought
 from llm_engine.engine import StepReport
@@ -62,7 +61,9 @@ class Costs:
         if not report.num_passes:
             return 0.0
         extra_tokens = max(0, report.num_tokens - report.num_passes)
-        return (report.num_passes * self.decode_pass_ms + extra_tokens * self.prefill_token_ms) / 1e3
+        return (
+            report.num_passes * self.decode_pass_ms + extra_tokens * self.prefill_token_ms
+        ) / 1e3
 
     def of_request(self, request: heard.AsrRequest) -> float:
         if isinstance(request, heard.TurnCheckRequest):
@@ -141,7 +142,9 @@ class VirtualCall:
         """Feed frames [320] float32 until they end or `until` says so; then let replies finish."""
         for index, frame in enumerate(frames):
             self._run_until((index + 1) * FRAME_S)
-            self.call(lambda frame=frame: self.session.on_command(m.AudioReceived(frame), self.now_s))
+            self.call(
+                lambda frame=frame: self.session.on_command(m.AudioReceived(frame), self.now_s)
+            )
             if until(self.events):
                 break
         self._run_until(self.now_s + MAX_AFTER_END_S, stop_when_idle=True)

@@ -26,7 +26,9 @@ CONFIG_OPTIONS = ("llm", "asr", "dtype", "prompt", "seed", "temperature")
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser("replay", help="replay recordings with figures per turn")
-    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="file, folder, manifest")
+    parser.add_argument(
+        "paths", nargs="+", type=Path, metavar="PATH", help="file, folder, manifest"
+    )
     parser.add_argument("--speculate", choices=("on", "off", "pause"), default="on")
     parser.add_argument("--clock", choices=("real", "virtual"), default="real")
     parser.add_argument(
@@ -112,7 +114,9 @@ def _virtual(
             _skip(recording, error)
 
 
-def _live(runtime: Runtime, recordings: list[Recording], speculation: str) -> Iterator[ReplayedCall]:
+def _live(
+    runtime: Runtime, recordings: list[Recording], speculation: str
+) -> Iterator[ReplayedCall]:
     with asyncio.Runner() as runner:
 
         async def start() -> LiveRuntime:

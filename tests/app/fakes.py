@@ -11,7 +11,8 @@ import numpy as np
 from app import messages as m
 from app.conversation import Conversation
 from app.prompt_spec import PromptSpec
-from app.session import Session, SessionSettings
+from app.session import Session
+from app.session_settings import SessionSettings
 from asr import events as heard
 from asr.settings import ListenerSettings
 from llm_engine import events as thought
@@ -52,7 +53,8 @@ class FakeTemplate:
 @dataclass
 class FakeEngine:
     opened: list[thought.SessionConfig] = field(default_factory=list)
-    updates: list[Snapshot] = field(default_factory=list)
+    updates: list[Snapshot] = field(default_factory=list)  # with words in them
+    warmed: list[Snapshot] = field(default_factory=list)  # without
     commits: list[Snapshot] = field(default_factory=list)
     truncated: list[tuple[int, int]] = field(default_factory=list)
     num_cancelled: int = 0
@@ -63,7 +65,8 @@ class FakeEngine:
         return f"engine-{len(self.opened)}"
 
     def update(self, session_id: str, snapshot: Snapshot) -> None:
-        self.updates.append(snapshot)
+        has_words = any(s.role == "slot" and s.token_ids for s in snapshot.segments)
+        (self.updates if has_words else self.warmed).append(snapshot)
 
     def commit(self, session_id: str, snapshot: Snapshot) -> int:
         self.commits.append(snapshot)
@@ -163,6 +166,10 @@ class Stage:
             on_thought=lambda event: None,
         )
 
+    @property
+    def engine_id(self) -> str:
+        return f"engine-{len(self.engine.opened)}"
+
     def of_type(self, kind: type[Any]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
 
@@ -201,7 +208,9 @@ class Stage:
     def drafts(self, text: str, *, is_complete: bool = False) -> None:
         revision = self.engine.updates[-1].revision
         self.session.on_engine_event(
-            thought.DraftChanged("e", revision, 0, tuple(text.encode()), text, is_complete),
+            thought.DraftChanged(
+                self.engine_id, revision, 0, tuple(text.encode()), text, is_complete
+            ),
             self.now_s,
         )
 
@@ -210,11 +219,12 @@ class Stage:
         turn = len(self.engine.commits) - 1 if turn is None else turn
         times = (self.now_s,) * len(text)
         self.session.on_engine_event(
-            thought.ReplyDelta("e", turn, 0, tuple(text.encode()), text, times), self.now_s
+            thought.ReplyDelta(self.engine_id, turn, 0, tuple(text.encode()), text, times),
+            self.now_s,
         )
         stats = thought.TurnStats(reply_tokens=len(text))
         self.session.on_engine_event(
-            thought.ReplyDone("e", turn, reason, stats),  # type: ignore[arg-type]
+            thought.ReplyDone(self.engine_id, turn, reason, stats),  # type: ignore[arg-type]
             self.now_s,
         )
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from app import messages as m
-from app.session import MAX_QUEUED_TURNS, SessionSettings
+from app.session import MAX_QUEUED_TURNS
+from app.session_settings import SessionSettings
 from asr import events as heard
 from llm_engine import events as thought
 from tests.app.fakes import Stage
@@ -21,6 +22,22 @@ def test_partials_become_snapshots_and_the_end_commits_the_same_prompt() -> None
     assert [len(stage.engine.updates), len(stage.engine.commits)] == [2, 1]
     assert stage.engine.commits[0].token_ids == stage.engine.updates[-1].token_ids
     assert stage.engine.commits[0].revision > stage.engine.updates[-1].revision
+
+
+def test_the_prompts_beginning_is_computed_before_anything_is_said_and_between_turns() -> None:
+    stage = Stage()
+    assert [bytes(s.token_ids).decode() for s in stage.engine.warmed] == ["be brief|assistant:"]
+    stage.asks("hello")
+    stage.generates("Hi.")
+    stage.speaks_all()
+    stage.waits(1.5)
+    assert bytes(stage.engine.warmed[-1].token_ids).decode() == (
+        "be briefuser:hello|assistant:Hi.||assistant:"
+    )
+
+
+def test_a_baseline_session_computes_nothing_ahead() -> None:
+    assert not Stage(SessionSettings(compute_ahead=False)).engine.warmed
 
 
 def test_an_equal_hypothesis_is_not_sent_to_the_engine_again() -> None:
@@ -104,8 +121,8 @@ def test_the_engines_end_probability_reaches_the_listener_as_evidence_for_its_tr
     stage.starts_speaking()
     stage.says("what time is it")
     revision = stage.engine.updates[-1].revision
-    stage.session.on_engine_event(thought.SnapshotScored("e", revision, 0.75), 0.0)
-    stage.session.on_engine_event(thought.SnapshotScored("e", 999, 0.5), 0.0)
+    stage.session.on_engine_event(thought.SnapshotScored(stage.engine_id, revision, 0.75), 0.0)
+    stage.session.on_engine_event(thought.SnapshotScored(stage.engine_id, 999, 0.5), 0.0)
     assert stage.listener.scores == [(1, 1, 0.75)]
 
 
@@ -138,7 +155,7 @@ def test_interrupting_a_reply_that_is_still_made_cancels_it_in_the_engine() -> N
     assert stage.of_type(m.ReplyFinished)[0].reason == "interrupted"
     assert not stage.of_type(m.TurnMeasured)  # the account is to come
     stage.session.on_engine_event(
-        thought.ReplyDone("e", 0, "cancelled", thought.TurnStats(drafted_tokens=7)), 1.0
+        thought.ReplyDone(stage.engine_id, 0, "cancelled", thought.TurnStats(drafted_tokens=7)), 1.0
     )
     assert stage.of_type(m.TurnMeasured)[0].metrics["drafted_tokens"] == 7
 
@@ -244,7 +261,8 @@ def test_a_failed_decode_and_a_failed_reply_are_reported() -> None:
     stage.hears(heard.AsrFailed(1, "no memory"))
     stage.asks("hello")
     stage.session.on_engine_event(
-        thought.ReplyDone("e", 0, "error", thought.TurnStats(), error="step failed"), 1.0
+        thought.ReplyDone(stage.engine_id, 0, "error", thought.TurnStats(), error="step failed"),
+        1.0,
     )
     assert [e.code for e in stage.of_type(m.ErrorReported)] == [
         "recognition_failed",
