@@ -26,7 +26,7 @@ def test_commands_of_a_closed_session_are_dropped() -> None:
 
 
 def test_drafting_gives_its_rows_to_committed_work() -> None:
-    engine = make_engine(num_rows=200)
+    engine = make_engine(num_rows=256)
     drafting = [open_session(engine, sampling=SamplingParams(max_tokens=8)) for _ in range(2)]
     for session, _ in drafting:
         engine.update(session, prompt(0, WORDS))
