@@ -113,6 +113,9 @@ def _pick(scores: Floats, params: SampleParams) -> list[tuple[int, float, float]
             rows.append(_pick_greedy(penalised))
             continue
         x = penalised / temperature[n]
+        if not np.isfinite(x.max()):
+            rows.append((int(x.argmax()), float("nan"), float("nan")))
+            continue
         cut, edge = _truncate(x, top_k[n], top_p[n], log_min_p[n])
         token, margin = _pick_noised(x, cut, (keys[n][0], keys[n][1]))
         scale = float(temperature[n])
@@ -194,7 +197,8 @@ def sample_and_verify(logits: torch.Tensor, draft: torch.Tensor, params: SampleP
 
     `draft[n]` is the token that row n+1 was computed behind (a draft or proposal); NO_DRAFT marks
     the last row of each run. Rows behind a token that was not accepted are to be thrown away.
-    A row holding NaN has a margin that is not a number.
+    A row holding NaN has a margin that is not a number; so has a sampled row whose best score is
+    infinite.
 
     Raises:
         KernelArgumentError: shapes or dtypes differ from these.
