@@ -1,0 +1,113 @@
+"""Padding of steps to buckets, and what replaying them needs; the recording itself needs CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from llm_engine.batch import Batch, ExtentView
+from llm_engine.cuda_graphs import BUCKETS, EXTENTS_PER_TOKEN, StepGraphs
+from llm_engine.random_model import random_model
+
+NUM_ROWS = 40  # the last one is the scratch row
+MAX_POSITIONS = 64
+
+
+def as_it_is(run: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+    """A recorder for a machine without CUDA: the pass runs anew on the static buffers."""
+    return run
+
+
+def step(*sequences: tuple[list[int], int, list[ExtentView]], wanted: list[int]) -> Batch:
+    """Sequences of (token ids, first position, extents); a token's row is its place in them."""
+    ids, positions, rows, starts = [], [], [], [0]
+    for own, first_position, extents in sequences:
+        for position in range(first_position, first_position + len(own)):
+            place = next(e for e in extents if 0 <= position - e.first_position < e.num_rows)
+            rows.append(place.first_row + position - place.first_position)
+            positions.append(position)
+        ids += own
+        starts.append(len(ids))
+    return Batch(
+        torch.tensor(ids),
+        torch.tensor(positions),
+        torch.tensor(rows),
+        tuple(starts),
+        tuple(tuple(extents) for _, _, extents in sequences),
+        torch.tensor(wanted),
+    )
+
+
+PROMPTS = step(
+    ([5, 6, 7, 8, 9], 0, [ExtentView(0, 3, 0), ExtentView(20, 2, 3)]),
+    ([50, 51], 0, [ExtentView(10, 2, 0)]),
+    wanted=[4, 6],
+)
+# one token of the first, three to verify of the second: padded from 4 to 4, or from 3 to 4
+DECODE = step(
+    ([12], 5, [ExtentView(0, 3, 0), ExtentView(20, 3, 3)]),
+    ([52, 53, 54], 2, [ExtentView(10, 5, 0)]),
+    wanted=[0, 1, 2, 3],
+)
+PADDED = step(
+    ([12], 5, [ExtentView(0, 3, 0), ExtentView(20, 3, 3)]),
+    ([52, 53], 2, [ExtentView(10, 4, 0)]),
+    wanted=[0, 2],
+)
+
+
+@pytest.mark.parametrize("batch", [DECODE, PADDED], ids=["full", "padded"])
+def test_a_step_in_its_bucket_gives_the_plain_passs_logits_and_rows(batch: Batch) -> None:
+    model = random_model("llama2", 0)
+    plain, padded = model.new_arena(NUM_ROWS), model.new_arena(NUM_ROWS)
+    graphs = StepGraphs(model, padded, NUM_ROWS - 1, MAX_POSITIONS, as_it_is)
+    for arena in (plain, padded):
+        model.forward(PROMPTS, arena)
+    wanted = model.forward(batch, plain)
+    # twice: what the first fill left in the buffers must not show in the second
+    graphs.forward(DECODE)
+    logits = graphs.forward(batch)
+    assert logits is not None
+    # float32: a product over another number of tokens sums in another order
+    torch.testing.assert_close(logits, wanted, atol=1e-4, rtol=0)
+    own = slice(0, NUM_ROWS - 1)
+    if batch is DECODE:
+        torch.testing.assert_close(padded.keys[:, own], plain.keys[:, own], atol=1e-5, rtol=0)
+        torch.testing.assert_close(padded.values[:, own], plain.values[:, own], atol=1e-5, rtol=0)
+
+
+def test_padding_writes_to_the_scratch_row_alone() -> None:
+    model = random_model("llama2", 0)
+    arena = model.new_arena(NUM_ROWS)
+    graphs = StepGraphs(model, arena, NUM_ROWS - 1, MAX_POSITIONS, as_it_is)
+    graphs.forward(PADDED)
+    touched = arena.keys.abs().sum(dim=(0, 2, 3)).nonzero().flatten().tolist()
+    assert touched == [12, 13, 22, NUM_ROWS - 1]
+
+
+def test_every_bucket_is_recorded_once() -> None:
+    model = random_model("llama2", 0)
+    recorded = []
+
+    def recorder(run: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+        recorded.append(run)
+        return run
+
+    arena = model.new_arena(NUM_ROWS)
+    graphs = StepGraphs(model, arena, NUM_ROWS - 1, MAX_POSITIONS, recorder)
+    graphs.warm_up()
+    graphs.forward(PADDED)
+    assert len(recorded) == len(BUCKETS)
+
+
+def test_a_step_beyond_the_buckets_is_not_replayed() -> None:
+    model = random_model("llama2", 0)
+    arena = model.new_arena(200)
+    graphs = StepGraphs(model, arena, 199, MAX_POSITIONS, as_it_is)
+    long = step(([1] * 65, 0, [ExtentView(0, 65, 0)]), wanted=[64])
+    assert graphs.forward(long) is None
+    pieces = [ExtentView(row, 1, row) for row in range(EXTENTS_PER_TOKEN + 1)]
+    scattered = step(([1], EXTENTS_PER_TOKEN, pieces), wanted=[0])
+    assert graphs.forward(scattered) is None
