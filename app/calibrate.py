@@ -22,6 +22,11 @@ def calibrate(runtime: Runtime, clock: VirtualClock, recordings: Sequence[Record
         call.run(frames_with_silence(load(recording)), lambda events: False)
         call.close()
         jobs += call.jobs
+    return fit_costs(jobs)
+
+
+def fit_costs(jobs: Sequence[Job]) -> Costs:
+    """Medians per kind of job; steps cost a pass and its further tokens, by least squares."""
     pass_ms, token_ms = _fit_steps([job for job in jobs if job.kind == "step" and job.num_passes])
     speech = [job for job in jobs if job.kind == "speech" and job.audio_s]
     return Costs(

@@ -12,8 +12,8 @@ from app import messages as m
 from app.config import AppConfig
 from app.conversation import Conversation
 from app.model_store import resolve_asr, resolve_llm, resolve_smart_turn
-from app.prompt_spec import PromptSpec, default_prompt, load_prompt
 from app.ports import Ears, Voice
+from app.prompt_spec import PromptSpec, default_prompt, load_prompt
 from app.session import Session
 from app.session_settings import SessionSettings
 from asr.audio import SAMPLE_RATE_HZ
@@ -49,10 +49,10 @@ class Runtime:
     @classmethod
     def load(cls, config: AppConfig, clock: Callable[[], float] = time.perf_counter) -> Runtime:
         """Load all models of `config`. Raises ModelError, EngineError or PromptFileError."""
+        prompt = load_prompt(config.prompt) if config.prompt else default_prompt()
         llm_path = resolve_llm(config.llm)
         tokenizer = Tokenizer(llm_path)
         model = load_model(llm_path, config.dtype)
-        prompt = load_prompt(config.prompt) if config.prompt else default_prompt()
         return cls(
             config=config,
             engine=Engine(model, tokenizer, EngineConfig(), clock),

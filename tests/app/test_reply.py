@@ -101,7 +101,9 @@ def test_a_stopped_reply_cancels_what_is_not_spoken_and_counts_none_of_it_as_hea
 
 def test_a_reply_that_does_not_speak_asks_the_voice_for_nothing() -> None:
     voice = FakeVoice()
-    reply = Reply("r", "i", ("e", 0), voice, HeldPiece(voice, "s"), speaks=False, sample_rate_hz=RATE_HZ)
+    reply = Reply(
+        "r", "i", ("e", 0), voice, HeldPiece(voice, "s"), speaks=False, sample_rate_hz=RATE_HZ
+    )
     reply.on_delta(TEXT, 12)
     reply.on_generated("stop", TurnStats())
     assert reply.is_finished and not voice.spoken

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.config import AppConfig
+from app.errors import ModelNotFound, PromptFileInvalid
+from app.runtime import Runtime
+from llm_engine.errors import EngineError
+
+
+def test_a_wrong_model_path_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound, match="nothing-here"):
+        Runtime.load(AppConfig(llm=str(tmp_path / "nothing-here.gguf")))
+
+
+@pytest.mark.models
+def test_a_wrong_prompt_file_is_named_before_anything_is_loaded(
+    smollm2_path: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(PromptFileInvalid, match="missing.toml"):
+        Runtime.load(AppConfig(prompt=str(tmp_path / "missing.toml")))
+
+
+def test_a_corrupt_model_file_is_a_typed_error(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + b"\x00" * 100)
+    with pytest.raises((ModelNotFound, EngineError, ValueError), match="broken"):
+        Runtime.load(AppConfig(llm=str(broken)))
