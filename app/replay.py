@@ -20,25 +20,36 @@ from app.runtime import Runtime
 from app.session_settings import SessionSettings
 from app.virtual import Costs, Stamped, VirtualCall, VirtualClock
 from asr.audio import SAMPLE_RATE_HZ
-from llm_engine.events import SpeculationTrigger
+from llm_engine.events import SpeculationTrigger, SuffixPolicy
 
 Speculation = Literal["on", "off", "pause"]
 FRAME_S = FRAME_SAMPLES / SAMPLE_RATE_HZ
 REPLY_TIMEOUT_S = 60.0
-LAG_KEYS = (
-    "eou_s endpoint_delay_ms ready_lag_ms ready_at_eou response_delay_ms ttft_ms itl_ms lead_time_ms"
-).split()
+LAG_KEYS = [
+    "eou_s",
+    "endpoint_delay_ms",
+    "ready_lag_ms",
+    "ready_at_eou",
+    "response_delay_ms",
+    "ttft_ms",
+    "itl_ms",
+    "lead_time_ms",
+]
 
 
-def settings_for(runtime: Runtime, speculation: Speculation) -> SessionSettings:
-    """The session settings of a mode.
+def settings_for(
+    runtime: Runtime,
+    speculation: Speculation,
+    suffix_policy: SuffixPolicy = SuffixPolicy.RECOMPUTE,
+) -> SessionSettings:
+    """The session settings of a mode; `suffix_policy` is what is committed under.
 
     A recorded caller does not wait for the reply, so replies are not interrupted; and all modes end
     turns with the same evidence, so that they differ in what was computed ahead and in nothing else.
     """
     settings = replace(default_settings(runtime), interrupt_response=False)
     if speculation == "on":
-        return settings
+        return replace(settings, engine=replace(settings.engine, suffix_policy=suffix_policy))
     trigger = SpeculationTrigger.OFF if speculation == "off" else SpeculationTrigger.PAUSE
     engine = replace(settings.engine, trigger=trigger, keep_drafts=False, use_ngram_pool=False)
     is_ahead = speculation == "pause"
@@ -61,11 +72,12 @@ def replay_virtual(
     recording: Recording,
     speculation: Speculation,
     costs: Costs | None,
+    suffix_policy: SuffixPolicy = SuffixPolicy.RECOMPUTE,
 ) -> ReplayedCall:
     """One clip on the virtual clock. `costs` None: computing takes what it takes here."""
     samples = load(recording)
     clock.now_s = 0.0
-    call = VirtualCall(runtime, clock, settings_for(runtime, speculation), costs)
+    call = VirtualCall(runtime, clock, settings_for(runtime, speculation, suffix_policy), costs)
     num_frames = len(samples) // FRAME_SAMPLES
     watch = _OpenTurns()
     try:
