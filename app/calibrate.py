@@ -47,7 +47,7 @@ def _median_ms(jobs: Sequence[Job], kind: str) -> float:
 
 
 def _fit_steps(steps: Sequence[Job]) -> tuple[float, float]:
-    """ms per pass and per further token, by least squares on the steps within the 90th percentile."""
+    """ms per pass and per further token: least squares on steps within the 90th percentile."""
     if len(steps) < 2:
         return 0.0, 0.0
     limit_s = float(np.percentile([step.seconds for step in steps], 90))

@@ -20,11 +20,11 @@ class Threads(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="FORESPEAK_THREADS_", frozen=True, extra="forbid")
 
-    engine: int = Field(2, ge=1, le=256)
-    recogniser: int = Field(1, ge=1, le=64)  # within one decode
-    recogniser_workers: int = Field(1, ge=1, le=64)  # decodes at once
-    turn_check: int = Field(1, ge=1, le=16)
-    voice: int = Field(1, ge=1, le=16)
+    engine: int = Field(default=2, ge=1, le=256)
+    recogniser: int = Field(default=1, ge=1, le=64)  # within one decode
+    recogniser_workers: int = Field(default=1, ge=1, le=64)  # decodes at once
+    turn_check: int = Field(default=1, ge=1, le=16)
+    voice: int = Field(default=1, ge=1, le=16)
 
 
 class AppConfig(BaseSettings):
@@ -33,12 +33,12 @@ class AppConfig(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="FORESPEAK_", frozen=True, extra="forbid")
 
     host: str = "127.0.0.1"
-    port: int = Field(8080, ge=0, le=65535)
+    port: int = Field(default=8080, ge=0, le=65535)
     token: str | None = None
     allowed_origins: tuple[str, ...] = ()
     tls_certificate: str | None = None
     tls_key: str | None = None
-    max_sessions: int = Field(8, ge=1, le=4096)
+    max_sessions: int = Field(default=8, ge=1, le=4096)
 
     llm: str | None = None  # id, folder, GGUF file or Hugging Face id; None: the default model
     asr: str | None = None
@@ -46,15 +46,15 @@ class AppConfig(BaseSettings):
     prompt: str | None = None  # a prompt file; None: the default voice-assistant prompt
     speech: Literal["hibari", "none"] = "hibari"
 
-    temperature: float = Field(0.0, ge=0.0, le=2.0)
-    top_p: float = Field(1.0, gt=0.0, le=1.0)
-    seed: int = Field(0, ge=0)
-    max_reply_tokens: int = Field(96, ge=1, le=4096)
-    max_draft_tokens: int = Field(48, ge=0, le=4096)
+    temperature: float = Field(default=0.0, ge=0.0, le=2.0)
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    seed: int = Field(default=0, ge=0)
+    max_reply_tokens: int = Field(default=96, ge=1, le=4096)
+    max_draft_tokens: int = Field(default=48, ge=0, le=4096)
 
-    price_prompt: float | None = Field(None, ge=0)  # per million tokens
-    price_cached_prompt: float | None = Field(None, ge=0)
-    price_reply: float | None = Field(None, ge=0)
+    price_prompt: float | None = Field(default=None, ge=0)  # per million tokens
+    price_cached_prompt: float | None = Field(default=None, ge=0)
+    price_reply: float | None = Field(default=None, ge=0)
 
     threads: Threads = Field(default_factory=Threads)
 

@@ -50,7 +50,7 @@ class Conversation:
             self._forget_oldest_turn()
 
     def set_text(self, item_id: str, text: str) -> None:
-        """Replace a message's text (a reply of which only part was heard). Empty text removes it."""
+        """Replace a message's text (only part of a reply was heard). Empty text removes it."""
         message = self._find(item_id)
         if text:
             message.text = text
@@ -67,12 +67,12 @@ class Conversation:
         self._messages.remove(self._find(item_id))
 
     def begin_turn(self) -> None:
-        """Forget the oldest turns until the prompt leaves room for the caller's words and a reply."""
+        """Forget the oldest turns until there is room for the caller's words and a reply."""
         while self._messages and self._num_tokens() > self._max_prompt_tokens:
             self._forget_oldest_turn()
 
     def snapshot(self, slot: str | None, *, at_pause: bool = False) -> Snapshot:
-        """The prompt with `slot` as the caller's running message (None: history alone, as it stands)."""
+        """The prompt with `slot` as the caller's running message (None: history alone)."""
         self._revision += 1
         return Snapshot(self._revision, self._segments(slot), at_pause)
 

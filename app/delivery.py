@@ -37,7 +37,7 @@ class Turn:
 
 
 class Delivery:
-    """Takes engine events and audio of the running reply, sends them on, and keeps the history true.
+    """Sends the running reply's text and audio on, and keeps the history true.
 
     `on_over` is called when a reply is over: generated, spoken and (where it may be interrupted)
     played, or cancelled.
@@ -202,7 +202,7 @@ class Delivery:
         return True
 
     def truncate(self, item_id: str, heard_ms: int, now_s: float) -> bool:
-        """The client says how much of a reply it played. True: a running reply was stopped by it."""
+        """The client says how much of a reply it played. True: this stopped a running reply."""
         reply = self._reply or self._playing
         if reply is not None and reply.item_id == item_id:
             return self.stop("interrupted", now_s, heard_ms=heard_ms)

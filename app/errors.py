@@ -45,7 +45,7 @@ class PromptFileInvalid(ForespeakError):
 
 class RecordingNotFound(ForespeakError):
     def __init__(self, path: Path) -> None:
-        super().__init__(f"no recording at {str(path)!r}: give an audio file, a folder or a manifest")
+        super().__init__(f"no recording at {str(path)!r}: give an audio file, a folder, a manifest")
 
 
 class SessionError(ForespeakError):

@@ -1,7 +1,7 @@
 """The real-time shell: sessions on one event loop, models on worker threads.
 
-Worker threads hand their results to the loop with `call_soon_threadsafe`; a session is touched by the
-loop alone. Audio time never stands still: when a stream stalls, silence is put in its place.
+Worker threads hand their results to the loop with `call_soon_threadsafe`; a session is touched by
+the loop alone. Audio time never stands still: when a stream stalls, silence is put in its place.
 """
 
 from __future__ import annotations
@@ -95,6 +95,7 @@ def default_settings(runtime: Runtime) -> SessionSettings:
         prices=config.prices,
         engine=thought.SessionConfig(
             seed=config.seed,
+            draft_policy=runtime.draft_policy,
             max_draft_tokens=config.max_draft_tokens,
             sampling=thought.SamplingParams(
                 temperature=config.temperature,
@@ -127,6 +128,7 @@ class LiveSession:
         self._has_audio = False
         self._audio_s = 0.0
         self._num_awaited = 0  # decodes that audio must not run away from
+        self._all_answered = asyncio.Event()
         self._closed = False
         self._session: Session = owner.runtime.new_session(
             name,
@@ -210,8 +212,9 @@ class LiveSession:
             self._has_audio = True
             self._clock_zero_s = time.perf_counter() - seconds
         self._audio_s += seconds
-        while self._num_awaited and self._audio_s > self.now_s + AHEAD_S:
-            await asyncio.sleep(0.005)
+        if self._num_awaited and self._audio_s > self.now_s + AHEAD_S:
+            self._all_answered.clear()
+            await self._all_answered.wait()
         self._session.on_command(m.AudioReceived(samples), self.now_s)
         await asyncio.sleep(0)
 
@@ -240,6 +243,8 @@ class LiveSession:
     def _on_heard(self, request: heard.AsrRequest, result: heard.AsrResult) -> None:
         if not (isinstance(request, heard.DecodeRequest) and request.kind == "partial"):
             self._num_awaited -= 1
+            if not self._num_awaited:
+                self._all_answered.set()
         self._session.on_heard(result, self.now_s)
 
     def on_spoken(self, key: str, samples: np.ndarray | None, is_last: bool) -> None:

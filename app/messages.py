@@ -39,7 +39,7 @@ class TextTyped:
 
 @dataclass(frozen=True, slots=True)
 class MessageAdded:
-    """A finished message put into the conversation by the client; nothing is replied to by itself."""
+    """A finished message put into the conversation by the client; it causes no reply."""
 
     item_id: str
     role: Literal["system", "user", "assistant"]
@@ -188,7 +188,7 @@ class ReplyFinished:
     item_id: str
     reason: Literal["completed", "length", "cancelled", "interrupted", "failed"]
     text: str
-    usage: dict[str, int] = field(default_factory=dict)  # prompt_tokens, cached_tokens, reply_tokens, drafted …
+    usage: dict[str, int] = field(default_factory=dict)  # counts of tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a session asks of its workers. Every call only enqueues; answers come back through the session."""
+"""What a session asks of its workers. Calls only enqueue; answers come back by the session."""
 
 from __future__ import annotations
 

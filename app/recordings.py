@@ -1,4 +1,4 @@
-"""Recordings to replay: finding them, their references, their noise floor, and where speech ends in them."""
+"""Recordings to replay: finding them, their references, noise floor and ends of speech."""
 
 from __future__ import annotations
 
@@ -15,7 +15,22 @@ from asr.audio import SAMPLE_RATE_HZ, read_file
 from asr.vad import WINDOW_SAMPLES, SileroVad
 
 AUDIO_SUFFIXES = frozenset(
-    ".wav .riff .flac .ogg .opus .mp3 .m4a .aac .aiff .aif .gsm .au .webm .mp4".split()
+    [
+        ".wav",
+        ".riff",
+        ".flac",
+        ".ogg",
+        ".opus",
+        ".mp3",
+        ".m4a",
+        ".aac",
+        ".aiff",
+        ".aif",
+        ".gsm",
+        ".au",
+        ".webm",
+        ".mp4",
+    ]
 )
 FRAME_SAMPLES = SAMPLE_RATE_HZ // 50
 SPEECH_THRESHOLD = 0.5
@@ -26,7 +41,7 @@ _NO_REFERENCE = re.compile(r"^(unknown|\(none|left:|right:|ch\d:)", re.IGNORECAS
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One clip. `reference` None: no transcript is known. `kind` is the manifest's, "" without one."""
+    """One clip. `reference` None: none is known. `kind` is the manifest's, "" without one."""
 
     path: Path
     kind: str = ""
@@ -90,7 +105,7 @@ def load(recording: Recording) -> np.ndarray:
 
 
 def frames_with_silence(samples: np.ndarray) -> Iterator[np.ndarray]:
-    """The clip in 20 ms frames, then MAX_SILENCE_S of noise at its own floor; frames [320] float32."""
+    """The clip, then MAX_SILENCE_S of noise at its own floor, in frames [320] float32."""
     tail = noise_floor(samples, int(MAX_SILENCE_S * SAMPLE_RATE_HZ))
     whole = np.concatenate([samples, tail])
     for start in range(0, len(whole) - FRAME_SAMPLES + 1, FRAME_SAMPLES):
@@ -111,7 +126,7 @@ def noise_floor(samples: np.ndarray, num_samples: int) -> np.ndarray:
 
 
 def speech_window_ends_s(samples: np.ndarray) -> np.ndarray:
-    """Ends of all windows with speech (offline Silero over the whole clip, threshold 0.5), seconds."""
+    """Ends of all speech windows (offline Silero over the whole clip, threshold 0.5), seconds."""
     vad = SileroVad()
     num_windows = len(samples) // WINDOW_SAMPLES
     windows = samples[: num_windows * WINDOW_SAMPLES].reshape(-1, WINDOW_SAMPLES)

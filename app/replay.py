@@ -45,7 +45,7 @@ def settings_for(
     """The session settings of a mode; `suffix_policy` is what is committed under.
 
     A recorded caller does not wait for the reply, so replies are not interrupted; and all modes end
-    turns with the same evidence, so that they differ in what was computed ahead and in nothing else.
+    turns with the same evidence: they differ in what was computed ahead and in nothing else.
     """
     settings = replace(default_settings(runtime), interrupt_response=False)
     if speculation == "on":
@@ -58,7 +58,7 @@ def settings_for(
 
 @dataclass(frozen=True, slots=True)
 class ReplayedCall:
-    """One clip's turns (JSON lines, in order), its events, and what the caller's side sounded like."""
+    """One clip's turns (JSON lines, in order), its events, and the caller's audio."""
 
     recording: Recording
     turns: tuple[dict[str, Any], ...]
@@ -94,14 +94,16 @@ def replay_virtual(
 async def replay_live(
     live: LiveRuntime, recording: Recording, speculation: Speculation
 ) -> ReplayedCall:
-    """One clip in real time through the worker threads, frame by frame as a caller would send it."""
+    """One clip in real time through the worker threads, as a caller would send it."""
     samples = load(recording)
     session = live.open_session(settings=settings_for(live.runtime, speculation))
     events: list[Stamped] = []
+    came = asyncio.Event()
 
     async def collect() -> None:
         async for event in session.events():
             events.append(Stamped(session.now_s, event))
+            came.set()
 
     collector = asyncio.create_task(collect(), name="replay-collect")
     watch = _OpenTurns()
@@ -115,7 +117,8 @@ async def replay_live(
                 break
         async with asyncio.timeout(REPLY_TIMEOUT_S):
             while not watch.is_answered(events):
-                await asyncio.sleep(0.02)
+                came.clear()
+                await came.wait()
     finally:
         await session.close()
         await collector
@@ -178,14 +181,14 @@ def _finished(
 
 
 def _with_offline_speech_end(metrics: dict[str, Any], speech_ends_s: np.ndarray) -> dict[str, Any]:
-    """Replace the session's own idea of where speech ended by the offline one (docs/architecture.md)."""
+    """Replace the session's idea of where speech ended by the offline one."""
     eou_s = metrics["eou_s"]
     before = speech_ends_s[speech_ends_s <= eou_s] if eou_s is not None else speech_ends_s[:0]
     if not len(before):
         return dict(metrics)
     speech_end_s = round(float(before[-1]), 3)
     moved_ms = (metrics["speech_end_s"] - speech_end_s) * 1000
-    changed = {"speech_end_s": speech_end_s}
+    changed: dict[str, float | None] = {"speech_end_s": speech_end_s}
     for key in ("endpoint_delay_ms", "response_delay_ms"):
         value = metrics[key]
         changed[key] = None if value is None else round(value + moved_ms, 3)

@@ -1,4 +1,4 @@
-"""One reply: its text cut into pieces, each piece spoken in order; and the held piece of a draft."""
+"""One reply, cut into pieces that are spoken in order; and the held piece of a draft."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class Reply:
         return min(self.sent_ms, int((now_s - self.started_playing_s) * 1000))
 
     def heard_text(self, heard_ms: int) -> tuple[str, int]:
-        """The words heard within the first `heard_ms` of audio, and how many whole reply tokens they hold.
+        """The words within the first `heard_ms` of audio, and how many whole tokens they hold.
 
         A piece in progress counts by the share of its duration, cut back to the last whole word.
         """

@@ -1,4 +1,4 @@
-"""What replay prints and writes: JSON lines, a summary, a table for people, the call as a sound file."""
+"""What replay prints and writes: JSON lines, a summary, a table, the call as a sound file."""
 
 from __future__ import annotations
 
@@ -9,26 +9,53 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-import soxr
 from rich.table import Table
 
 from app import messages as m
 from app.replay import ReplayedCall
 from app.virtual import Stamped
-from asr.audio import SAMPLE_RATE_HZ, write_wav
+from asr.audio import SAMPLE_RATE_HZ, resample, write_wav
 
 matplotlib.use("Agg")
-from matplotlib import pyplot  # noqa: E402  (the backend must be chosen first)
+from matplotlib import pyplot
 
-TURN_KEYS = (
-    "clip turn mode transcript reply reply_tie_index speech_end_s eou_s endpoint_delay_ms ready_lag_ms "
-    "ready_at_eou response_delay_ms ttft_ms itl_ms lead_time_ms drafted_tokens accepted_tokens "
-    "wasted_tokens verify_passes cost wer"
-).split()
-SUMMED_KEYS = (
-    "endpoint_delay_ms ready_lag_ms response_delay_ms ttft_ms itl_ms lead_time_ms drafted_tokens "
-    "accepted_tokens wasted_tokens verify_passes cost wer"
-).split()
+TURN_KEYS = [
+    "clip",
+    "turn",
+    "mode",
+    "transcript",
+    "reply",
+    "reply_tie_index",
+    "speech_end_s",
+    "eou_s",
+    "endpoint_delay_ms",
+    "ready_lag_ms",
+    "ready_at_eou",
+    "response_delay_ms",
+    "ttft_ms",
+    "itl_ms",
+    "lead_time_ms",
+    "drafted_tokens",
+    "accepted_tokens",
+    "wasted_tokens",
+    "verify_passes",
+    "cost",
+    "wer",
+]
+SUMMED_KEYS = [
+    "endpoint_delay_ms",
+    "ready_lag_ms",
+    "response_delay_ms",
+    "ttft_ms",
+    "itl_ms",
+    "lead_time_ms",
+    "drafted_tokens",
+    "accepted_tokens",
+    "wasted_tokens",
+    "verify_passes",
+    "cost",
+    "wer",
+]
 WAV_RATE_HZ = 24_000
 
 
@@ -101,8 +128,8 @@ def _whole(value: float | None) -> str:
 
 
 def call_audio(call: ReplayedCall) -> np.ndarray:
-    """The call as heard: [N, 2] float32 at 24 kHz, caller left, reply right, each piece played gaplessly."""
-    caller = soxr.resample(call.samples, SAMPLE_RATE_HZ, WAV_RATE_HZ)
+    """The call as heard: [N, 2] float32 at 24 kHz, caller left, reply right without gaps."""
+    caller = resample(call.samples, SAMPLE_RATE_HZ, WAV_RATE_HZ)
     reply = _reply_track(call.events)
     heard = np.zeros((max(len(caller), len(reply)), 2), np.float32)
     heard[: len(caller), 0] = caller
@@ -117,7 +144,7 @@ def _reply_track(events: Sequence[Stamped]) -> np.ndarray:
         if not isinstance(stamped.event, m.ReplyAudio):
             continue
         audio = stamped.event
-        samples = soxr.resample(audio.samples, audio.sample_rate_hz, WAV_RATE_HZ)
+        samples = resample(audio.samples, audio.sample_rate_hz, WAV_RATE_HZ)
         gap = max(0, int(stamped.at_s * WAV_RATE_HZ) - num_samples)
         track += [np.zeros(gap, np.float32), samples]
         num_samples += gap + len(samples)

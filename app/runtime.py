@@ -1,4 +1,4 @@
-"""Everything loaded once and shared by all sessions: models, voice, prompt; and how a session is made."""
+"""What is loaded once and shared by all sessions, and how a session is made of it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ from asr.whisper import Recogniser
 from llm_engine.chat import ChatTemplate
 from llm_engine.engine import Engine
 from llm_engine.engine_config import EngineConfig
-from llm_engine.events import OnEvent
+from llm_engine.events import OnEvent, SuffixPolicy
 from llm_engine.model import load_model
 from llm_engine.tokenizer import Tokenizer
 from tts.hibari import HibariSynthesizer
 from tts.synthesizer import Synthesizer, TextOnly
 
+LONG_SUFFIX_TOKENS = 48
 END_PROBABILITY_GRACE_MS = 60  # how long the end of a turn waits for the reply model's evidence
 
 
@@ -64,6 +65,17 @@ class Runtime:
             else TextOnly(),
             prompt=prompt,
         )
+
+    @property
+    def draft_policy(self) -> SuffixPolicy:
+        """Where long content follows the caller's words: approximate while they speak, exact
+        from the pause on. Else exact throughout, which costs nothing."""
+        segments = self.template.segments(
+            self.prompt.system, (), "x", before=self.prompt.before, after=self.prompt.after
+        )
+        num_suffix_tokens = sum(len(s.token_ids) for s in segments if s.role == "suffix")
+        is_long = num_suffix_tokens >= LONG_SUFFIX_TOKENS
+        return SuffixPolicy.ROTATE if is_long else SuffixPolicy.RECOMPUTE
 
     def warm_up(self) -> None:
         """Make the first call as fast as the tenth: run every model once."""

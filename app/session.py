@@ -4,8 +4,8 @@
     client ◄─ pieces of audio ◄─ voice ◄─ delivery ◄─ deltas, held until EOU ──┘
 
 The shell around it (app/live.py in real time, app/virtual.py on a simulated clock) calls the `on_…`
-methods, one at a time, with the session's time; whatever the session asks of a worker it asks through
-a port that only enqueues, and the answer comes back through another `on_…` call.
+methods, one at a time, with the session's time; whatever the session asks of a worker it asks
+through a port that only enqueues, and the answer comes back through another `on_…` call.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Session:
     # ---- what the client does
 
     def on_command(self, command: m.ClientCommand, now_s: float) -> None:
-        """Carry out one command. What cannot be done is reported to the client; the session goes on."""
+        """Carry out one command; what cannot be done is reported and the session goes on."""
         try:
             self._do(command, now_s)
         except SessionError as error:
@@ -134,7 +134,7 @@ class Session:
         self._take(self._listener.on_result(result), now_s)
 
     def on_spoken(self, key: str, samples: np.ndarray | None, is_last: bool, now_s: float) -> None:
-        """A chunk [N] float32 of a piece from the voice; None with `is_last` only ends the piece."""
+        """A chunk [N] float32 from the voice; None with `is_last` only ends the piece."""
         self._delivery.on_spoken(key, samples, is_last, now_s)
 
     def on_engine_event(self, event: thought.EngineEvent, now_s: float) -> None:
@@ -253,7 +253,7 @@ class Session:
         self._utterance = None
 
     def _watch_overlap(self, now_s: float) -> None:
-        """Audio time has passed: has the caller spoken long enough to cut in, has playback ended?"""
+        """Has the caller spoken long enough to cut in, has playback ended?"""
         since_s = self._speaking_since_s
         if (
             since_s is not None

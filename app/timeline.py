@@ -1,9 +1,8 @@
 """One turn's timestamps → the latencies people feel. Fed by events only; it reads no clock.
 
-All times are seconds on the session's clock, whose zero is the stream's first sample. Definitions are
-those of docs/architecture.md: endpoint delay = EOU − speech end, ready lag = first audio available − EOU
-(0 if it was there before), response delay = first audio sent − speech end, lead time = EOU − the moment
-the first delivered token was decided.
+All times are seconds on the session's clock, whose zero is the stream's first sample.
+endpoint delay = EOU − speech end · ready lag = first audio available − EOU (0 if there before) ·
+response delay = first audio sent − speech end · lead time = EOU − when the first token was decided.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class Timeline:
         self.delivered_at_s.append(now_s)
 
     def metrics(self, stats: TurnStats, prices: Prices) -> dict[str, Any]:
-        """The keys of replay's JSON lines that the session itself knows; None where not applicable."""
+        """The keys of replay's JSON lines that a session knows; None where not applicable."""
         ready_lag_ms = self._since(self.eou_s, self.first_audio_ready_s, floor=True)
         return {
             "reply_tie_index": stats.tie_index,
@@ -67,7 +66,7 @@ class Timeline:
             "response_delay_ms": self._since(self.speech_end_s, self.first_audio_sent_s),
             "ttft_ms": self._since(self.eou_s, next(iter(self.delivered_at_s), None), floor=True),
             "itl_ms": self._inter_token_ms(),
-            "lead_time_ms": self._since(next(iter(self.decided_at_s), None), self.eou_s, floor=True),
+            "lead_time_ms": self._since(self._first_decided_s, self.eou_s, floor=True),
             "drafted_tokens": stats.drafted_tokens,
             "accepted_tokens": stats.accepted_tokens,
             "wasted_tokens": stats.wasted_tokens,
@@ -81,6 +80,10 @@ class Timeline:
             "cached_prompt_tokens": stats.cached_prompt_tokens,
             "computed_tokens": stats.computed_tokens,
         }
+
+    @property
+    def _first_decided_s(self) -> float | None:
+        return self.decided_at_s[0] if self.decided_at_s else None
 
     def _inter_token_ms(self) -> float | None:
         """Mean time between tokens after EOU; None for replies of one delivery or less."""

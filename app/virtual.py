@@ -1,9 +1,9 @@
 """The simulated shell: one session on a virtual clock, workers run inline, deterministic.
 
-A discrete-event simulation: audio frames arrive every 20 ms of virtual time; recogniser, engine and
-voice are servers that do one job at a time. A job is really computed when it starts, and its results
-are delivered when its cost has passed. The clock advances only when nothing is due at the present
-moment, so with costs of zero a recording replays the same way on any machine, however slow.
+A discrete-event simulation: audio frames arrive every 20 ms of virtual time; recogniser, engine
+and voice are servers that do one job at a time. A job is really computed when it starts, and its
+results are delivered when its cost has passed. The clock advances only when nothing is due at the
+present moment, so that a recording replays the same way however slow the machine is.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -142,12 +143,13 @@ class VirtualCall:
         """Feed frames [320] float32 until they end or `until` says so; then let replies finish."""
         for index, frame in enumerate(frames):
             self._run_until((index + 1) * FRAME_S)
-            self.call(
-                lambda frame=frame: self.session.on_command(m.AudioReceived(frame), self.now_s)
-            )
+            self.call(partial(self._hear, frame))
             if until(self.events):
                 break
         self._run_until(self.now_s + MAX_AFTER_END_S, stop_when_idle=True)
+
+    def _hear(self, frame: np.ndarray) -> None:
+        self.session.on_command(m.AudioReceived(frame), self.now_s)
 
     def close(self) -> None:
         self.session.close()

@@ -134,6 +134,12 @@ class Resampler:
         return np.asarray(self._stream.resample_chunk(empty, last=True), dtype=np.float32)
 
 
+def resample(samples: Samples, from_rate_hz: int, to_rate_hz: int) -> Samples:
+    """All of `samples` [N] at once. Raises UnsupportedRate."""
+    resampler = Resampler(from_rate_hz, to_rate_hz)
+    return np.concatenate([resampler.push(samples), resampler.finish()])
+
+
 # ---- files
 
 

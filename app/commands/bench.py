@@ -1,4 +1,4 @@
-"""`python -m app bench PART`: a part's speed beside its ceiling and a peer; JSON on the last line."""
+"""`python -m app bench PART`: a part's speed beside its ceiling and a peer; JSON last."""
 
 from __future__ import annotations
 

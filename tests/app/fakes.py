@@ -1,4 +1,4 @@
-"""Scripted stand-ins for a session's workers: they record what was asked and answer nothing by themselves."""
+"""Scripted stand-ins for a session's workers: they record what was asked, and only that."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ async def test_typing_is_answered_without_any_audio(live: LiveRuntime) -> None:
     await session.close()
 
 
-async def test_more_sessions_than_configured_are_refused_until_one_closes(
+async def test_sessions_beyond_the_limit_are_refused_until_one_closes(
     live: LiveRuntime,
 ) -> None:
     sessions = [live.open_session(), live.open_session()]

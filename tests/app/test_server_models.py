@@ -116,18 +116,3 @@ async def test_three_turns_by_voice_by_text_and_by_push_to_talk(server):
         assert "input_audio_buffer.speech_started" not in pushed.types
         replies = [spoken.response.id, written.response.id, pushed.response.id]
         assert len(set(replies)) == 3
-
-
-async def test_a_commit_of_silence_is_confirmed(server):
-    openai = AsyncOpenAI(api_key="unused", base_url=server.url + "v1")
-    async with openai, openai.realtime.connect(model="any") as connection:
-        await connection.session.update(
-            session={"type": "realtime", "audio": {"input": {"turn_detection": None}}}
-        )
-        await connection.input_audio_buffer.append(audio=base64.b64encode(bytes(48_000)).decode())
-        await connection.input_audio_buffer.commit()
-        async with asyncio.timeout(TIMEOUT_S):
-            async for event in connection:
-                if event.type == "conversation.item.input_audio_transcription.completed":
-                    assert event.transcript == ""
-                    return

@@ -61,7 +61,7 @@ def test_time_passes_only_by_audio_and_by_costs(
     audio_s = next(s.at_s for s in call.events if isinstance(s.event, m.ReplyAudio))
     words = next(s.event.text for s in call.events if isinstance(s.event, m.TranscriptFinal))
     assert "time" in words.lower()
-    # nothing was computed ahead: a prompt of about 40 tokens and the passes of a sentence lie between
+    # nothing was computed ahead: a prompt of about 40 tokens and a sentence lie between
     assert audio_s - eou_s > 0.020 + 30 * 0.002 + 3 * 0.020
 
 
