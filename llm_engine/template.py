@@ -24,6 +24,8 @@ from llm_engine.tokenizer import Tokenizer
 
 _MAX_SHAPES = 64
 _SENTINEL = re.compile("\ue000([0-9]+)\ue001")  # private use: in no template
+# what a template raises on purpose, and what its expressions may run into
+_TEMPLATE_FAILURES = (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError)
 _JOINER = "\n\n"  # between texts folded into one message
 
 
@@ -34,6 +36,13 @@ class ChatTemplateError(ValueError):
 class NoChatTemplate(ChatTemplateError):
     def __init__(self, source: object) -> None:
         super().__init__(f"{source}: the model comes without a chat template")
+
+
+class BrokenChatTemplate(ChatTemplateError):
+    """The template itself cannot be read."""
+
+    def __init__(self, source: object, problem: str) -> None:
+        super().__init__(f"{source}: the chat template is broken: {problem}")
 
 
 class TemplateRejected(ChatTemplateError):
@@ -77,14 +86,18 @@ class Hole:
 class Skeletons:
     """The skeletons of one model's template.
 
-    `now` is what the template's clock shows. Raises NoChatTemplate.
+    `now` is what the template's clock shows. Raises NoChatTemplate,
+    BrokenChatTemplate.
     """
 
     def __init__(self, tokenizer: Tokenizer, now: datetime) -> None:
         if tokenizer.chat_template is None:
             raise NoChatTemplate(tokenizer.path)
         self._named_tokens = tokenizer.named_tokens
-        self._template = _environment(now).from_string(tokenizer.chat_template)
+        try:
+            self._template = _environment(now).from_string(tokenizer.chat_template)
+        except jinja2.TemplateError as cause:
+            raise BrokenChatTemplate(tokenizer.path, str(cause)) from cause
         self._control = {token.text: token for token in tokenizer.control}
         by_length = sorted(self._control, key=len, reverse=True)
         self._control_pattern = re.compile(f"({'|'.join(map(re.escape, by_length))})")
@@ -97,7 +110,7 @@ class Skeletons:
         for contents in _attempts(shape):
             try:
                 rendered = self._render(contents)
-            except jinja2.TemplateError as error:
+            except _TEMPLATE_FAILURES as error:
                 problem = problem or str(error)
                 continue
             expected = _indices("".join(text for _, text in contents))

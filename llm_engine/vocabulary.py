@@ -74,11 +74,21 @@ class Vocabulary:
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
+    """Raises TokenizerNotFound, UnsupportedTokenizer, BadGGUF."""
     if path.suffix == ".gguf" and path.is_file():
-        return _from_gguf(path)
-    if (path / "tokenizer.json").is_file():
-        return _from_folder(path)
-    raise TokenizerNotFound(path)
+        read = _from_gguf
+    elif (path / "tokenizer.json").is_file():
+        read = _from_folder
+    else:
+        raise TokenizerNotFound(path)
+    try:
+        vocabulary = read(path)
+        is_known = isinstance(vocabulary.spec["model"]["vocab"], dict)
+    except (LookupError, TypeError) as cause:
+        raise UnsupportedTokenizer(path, f"incomplete ({cause!r})") from cause
+    if not is_known:
+        raise UnsupportedTokenizer(path, f"model {vocabulary.spec['model'].get('type')!r}")
+    return vocabulary
 
 
 def _from_gguf(path: Path) -> Vocabulary:
@@ -92,6 +102,8 @@ def _from_gguf(path: Path) -> Vocabulary:
         )
     texts: list[str] = metadata["tokenizer.ggml.tokens"]
     kinds: list[int] = metadata["tokenizer.ggml.token_type"]
+    if len(texts) != len(kinds):
+        raise UnsupportedTokenizer(path, f"{len(texts)} tokens, but {len(kinds)} token types")
     control = tuple(
         ControlToken(i, text, is_special=kind == _GGUF_CONTROL)
         for i, (text, kind) in enumerate(zip(texts, kinds, strict=True))
@@ -114,10 +126,10 @@ def _from_gguf(path: Path) -> Vocabulary:
     return Vocabulary(spec, control, named, metadata.get("tokenizer.chat_template"), ends)
 
 
-def _from_folder(folder: Path) -> Vocabulary:
-    spec = _read_json(folder / "tokenizer.json")
-    config = _read_json(folder / "tokenizer_config.json")
-    generation = _read_json(folder / "generation_config.json")
+def _from_folder(path: Path) -> Vocabulary:
+    spec = _read_json(path / "tokenizer.json")
+    config = _read_json(path / "tokenizer_config.json")
+    generation = _read_json(path / "generation_config.json")
     control = tuple(
         ControlToken(t["id"], t["content"], t["special"], t["lstrip"], t["rstrip"])
         for t in spec.get("added_tokens", [])
@@ -130,7 +142,7 @@ def _from_folder(folder: Path) -> Vocabulary:
     ends = generation.get("eos_token_id", [])
     end_ids = set(ends if isinstance(ends, list) else [ends])
     end_ids |= {t.token_id for t in control if t.text == named.get("eos_token")}
-    template_file = folder / "chat_template.jinja"
+    template_file = path / "chat_template.jinja"
     template = config.get("chat_template")
     if template_file.is_file():
         template = template_file.read_text("utf-8")

@@ -8,9 +8,12 @@ from llm_engine.prompt import Segment, Snapshot
 
 
 def test_a_snapshot_is_its_segments_in_order() -> None:
-    snapshot = Snapshot(
-        3, (Segment("system", "prefix", (1, 2)), Segment("slot", "slot", ()), Segment("end", "suffix", (9,)))
-    )  # fmt: skip
+    segments = (
+        Segment("system", "prefix", (1, 2)),
+        Segment("slot", "slot", ()),
+        Segment("end", "suffix", (9,)),
+    )
+    snapshot = Snapshot(3, segments)
     assert snapshot.token_ids == (1, 2, 9)
     assert snapshot.num_tokens == 3
     assert not snapshot.at_pause

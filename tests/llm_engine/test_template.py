@@ -5,6 +5,7 @@ from datetime import datetime
 import pytest
 
 from llm_engine.template import (
+    BrokenChatTemplate,
     Hole,
     NoChatTemplate,
     Piece,
@@ -109,6 +110,18 @@ def test_a_model_without_a_template_is_refused() -> None:
     tokenizer.path = "somewhere"  # type: ignore[assignment]
     with pytest.raises(NoChatTemplate, match="somewhere"):
         Skeletons(tokenizer, datetime(2024, 1, 1))
+
+
+def test_a_template_that_cannot_be_read_is_refused() -> None:
+    tokenizer = FakeTokenizer("{% if %}")
+    tokenizer.path = "somewhere"  # type: ignore[assignment]
+    with pytest.raises(BrokenChatTemplate, match="somewhere"):
+        Skeletons(tokenizer, datetime(2024, 1, 1))
+
+
+def test_a_template_that_fails_while_it_runs_is_refused() -> None:
+    with pytest.raises(TemplateRejected, match="concatenate"):
+        skeleton("{{ messages[0].content + 1 }}", "user")
 
 
 def test_roles_that_no_form_of_the_conversation_fits_are_named() -> None:

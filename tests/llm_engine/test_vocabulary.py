@@ -66,3 +66,31 @@ def test_a_broken_json_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{", "utf-8")
     with pytest.raises(UnsupportedTokenizer, match=r"tokenizer\.json: .*not JSON"):
         read_vocabulary(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ("{}", "incomplete"),
+        ('{"model": {"type": "BPE"}}', "incomplete"),
+        ('{"model": {"type": "Unigram", "vocab": [["a", -1.0]]}}', "'Unigram'"),
+        ('{"model": {"vocab": {"a": 0}}, "added_tokens": [{"id": 1}]}', "incomplete"),
+    ],
+)
+def test_an_incomplete_or_foreign_description_is_refused(
+    tmp_path: Path, spec: str, problem: str
+) -> None:
+    (tmp_path / "tokenizer.json").write_text(spec, "utf-8")
+    with pytest.raises(UnsupportedTokenizer, match=problem):
+        read_vocabulary(tmp_path)
+
+
+def test_a_gguf_file_without_token_types_is_refused(tmp_path: Path) -> None:
+    writer = GGUFWriter(tmp_path / "v.gguf", "llama")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(["a", "b"])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(UnsupportedTokenizer, match="token_type"):
+        read_vocabulary(tmp_path / "v.gguf")
