@@ -173,8 +173,11 @@ function setWords(card, stable, tentative) {
 // ---- the timeline: ms after the end of speech, which is 0
 
 const WIDTH = 640;
-const HEIGHT = 46;
+const HEIGHT = 66;
 const MARGIN = 28;
+const MIDDLE = HEIGHT / 2;
+const LABEL_ROWS_Y = [MIDDLE - 12, MIDDLE + 21, MIDDLE - 25, MIDDLE + 34]; // tried in this order
+const CHAR_WIDTH = 6.2; // of the labels' 11 px
 
 function drawTimeline(svg, metrics) {
   const eouMs = metrics.endpoint_delay_ms ?? 0;
@@ -193,28 +196,32 @@ function drawTimeline(svg, metrics) {
   const x = (ms) => MARGIN + ((ms - fromMs) / spanMs) * (WIDTH - 2 * MARGIN);
 
   svg.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
-  svg.setAttribute("preserveAspectRatio", "xMidYMid meet");
   svg.setAttribute("aria-label", marks.map((m) => `${m.label} at ${Math.round(m.atMs)} ms`).join(", "));
   svg.replaceChildren(line("axis", x(fromMs), x(fromMs + spanMs)));
   svg.append(line("wait", x(0), x(eouMs)));
   if (tokenMs < eouMs) {
     svg.append(line("ahead", x(tokenMs), x(eouMs))); // the reply existed before it was needed
   }
-  const inOrder = marks.toSorted((a, b) => a.atMs - b.atMs);
-  inOrder.forEach((mark, index) => svg.append(markNode(mark, x(mark.atMs), index % 2 === 0)));
+  const rowEnds = LABEL_ROWS_Y.map(() => -Infinity); // where the last label of each row ends
+  for (const mark of marks.toSorted((a, b) => a.atMs - b.atMs)) {
+    svg.append(markNode(mark, x(mark.atMs), rowEnds));
+  }
 }
 
 function line(kind, x1, x2) {
-  return node("line", { class: kind, x1, x2, y1: HEIGHT / 2, y2: HEIGHT / 2 });
+  return node("line", { class: kind, x1, x2, y1: MIDDLE, y2: MIDDLE });
 }
 
-function markNode({ kind, label, atMs }, x, isAbove) {
+function markNode({ kind, label, atMs }, x, rowEnds) {
+  const words = `${label} ${Math.round(atMs)}`;
+  const width = words.length * CHAR_WIDTH;
+  const left = Math.max(0, Math.min(WIDTH - width, x - width / 2));
+  const row = Math.max(0, rowEnds.findIndex((end) => end < left));
+  rowEnds[row] = left + width;
+  const text = node("text", { x: left + width / 2, y: LABEL_ROWS_Y[row], "text-anchor": "middle" });
+  text.textContent = words;
   const group = node("g", { class: kind });
-  const anchor = x < 80 ? "start" : x > WIDTH - 80 ? "end" : "middle";
-  const nudge = { start: -6, middle: 0, end: 6 }[anchor];
-  const text = node("text", { x: x + nudge, y: isAbove ? 11 : HEIGHT - 3, "text-anchor": anchor });
-  text.textContent = `${label} ${Math.round(atMs)}`;
-  group.append(node("circle", { cx: x, cy: HEIGHT / 2, r: 5 }), text);
+  group.append(node("circle", { cx: x, cy: MIDDLE, r: 5 }), text);
   return group;
 }
 
@@ -230,8 +237,8 @@ function writeCaption(caption, metrics) {
   const facts = [
     ["heard after", metrics.response_delay_ms, "ms"],
     ["decided after", metrics.endpoint_delay_ms, "ms"],
-    ["ready before that by", metrics.lead_time_ms, "ms"],
-    ["drafted tokens kept", metrics.accepted_tokens, `of ${metrics.drafted_tokens}`],
+    ["reply begun", metrics.lead_time_ms || null, "ms ahead"],
+    ["kept", metrics.accepted_tokens, `of ${metrics.drafted_tokens} drafted`],
   ];
   caption.replaceChildren();
   for (const [label, value, unit] of facts) {
