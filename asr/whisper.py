@@ -46,6 +46,7 @@ REPETITION_PENALTY = 1.1  # with the graft; 1.15 and more forbids words that rig
 FULL_WINDOW_BEAMS = 5
 MAX_PROMPT_TOKENS = 100
 MAX_ALTERNATIVE_GAP = 1.0  # nats between two hypotheses that count as close
+CLIP_MARGIN_FRAMES = 30  # rows after the clip that may still hold traces of it
 SELF_CHECK_CLIP = Path(__file__).parent / "assets" / "self_check.wav"
 
 
@@ -322,15 +323,21 @@ class Recogniser:
     # ---- the graft
 
     def _make_graft_table(self) -> Encoded | None:
-        """[1, FULL_FRAMES, D] encoder output of silence, or None where this model does not take to
-        it.
+        """[1, FULL_FRAMES, D] encoder output of padding, or None if this model does not take to it.
 
-        Self-check: a clear question must read the same with the graft as in the full window.
+        Padding that follows speech looks different to the decoder than pure silence: rows of the
+        former make it stop where the latter sometimes make it repeat itself (docs/asr.md), so they
+        come from a clear question and the padding after it, except where the question itself was.
+
+        Self-check: that question must read the same with the graft as in the full window.
         """
         clip = read_file(SELF_CHECK_CLIP)
         request = DecodeRequest(0, 0, clip, 0.0, "partial", language="en")
-        (reference,) = self._generate([request], self._encode_full(clip), "en")
-        self._graft_table = self._encode_full(np.zeros(0, dtype=np.float32))
+        whole = self._encode_full(clip)
+        (reference,) = self._generate([request], whole, "en")
+        silent = self._encode_full(np.zeros(0, dtype=np.float32))
+        spoken = len(clip) * ENCODER_FRAMES_PER_S // SAMPLE_RATE_HZ + CLIP_MARGIN_FRAMES
+        self._graft_table = np.concatenate([silent[:, :spoken], whole[:, spoken:]], axis=1)
         (grafted,) = self._generate([request], self._encode([clip]), "en")
         if normal_form(grafted.text) == normal_form(reference.text):
             return self._graft_table

@@ -191,7 +191,8 @@ def test_evidence_about_an_older_transcript_changes_nothing() -> None:
 
 
 def test_the_end_waits_a_moment_for_the_reply_models_evidence() -> None:
-    sure = Caller(replace_grace(300)).says(speech(1.0), silence(0.3))
+    sure = Caller(replace_grace(300), answer=lambda r: text_of(r, "What time is it?"))
+    sure.says(speech(1.0), silence(0.3))
     assert sure.ends == []
     sure.says(silence(0.2))
     assert len(sure.ends) == 1
