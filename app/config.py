@@ -47,7 +47,7 @@ class AppConfig(BaseSettings):
     speech: Literal["hibari", "none"] = "hibari"
 
     temperature: float = Field(default=0.0, ge=0.0, le=2.0)
-    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    top_p: float = Field(default=0.95, gt=0.0, le=1.0)
     seed: int = Field(default=0, ge=0)
     max_reply_tokens: int = Field(default=96, ge=1, le=4096)
     max_draft_tokens: int = Field(default=48, ge=0, le=4096)
