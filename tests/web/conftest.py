@@ -50,6 +50,8 @@ window.heardLevel = () => Math.max(0, ...taps.map((tap) => {
   tap.getFloatTimeDomainData(samples);
   return Math.max(...samples.map(Math.abs));
 }));
+window.loudest = 0;  // since the start: a short reply may be over before it is asked for
+setInterval(() => { window.loudest = Math.max(loudest, heardLevel()); }, 40);
 """
 OpenPage = Callable[..., AbstractAsyncContextManager[Page]]
 

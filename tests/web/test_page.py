@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 from playwright.async_api import Page, expect
@@ -34,14 +34,14 @@ async def server(runtime) -> AsyncIterator[Server]:
 
 
 async def hear_something(page: Page) -> None:
-    await until_level(page, lambda level: level > 0.05)
+    await until(page, "loudest > 0.05")
 
 
-async def until_level(page: Page, is_so: Callable[[float], bool]) -> None:
-    """Wait for what goes to the loudspeaker. (Playwright's own waiting is stopped by our CSP.)"""
+async def until(page: Page, condition: str) -> None:
+    """Wait for a JavaScript condition. (Playwright's own waiting is stopped by our CSP.)"""
     async with asyncio.timeout(TIMEOUT_S):
         while True:
-            if is_so(await page.evaluate("heardLevel()")):
+            if await page.evaluate(condition):
                 return
             await asyncio.sleep(0.02)
 
@@ -105,7 +105,7 @@ async def test_cutting_in_silences_the_reply_and_reports_what_was_heard(server, 
         )
         cut = await command_of(runtime, m.ReplyTruncated)
         assert cut.item_id == "item_1_2" and 0 < cut.heard_ms < 1000
-        await until_level(page, lambda level: level == 0)
+        await until(page, "heardLevel() === 0")
         await expect(page.locator(".reply .mark")).to_contain_text("interrupted")
 
 
