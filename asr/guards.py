@@ -17,24 +17,24 @@ _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
 class SpeechGates:
     """Text is dropped where the recogniser itself doubts that there was speech.
 
-    The limits keep all of 107 speech clips and drop 72 of 75 noises that passed no VAD gate
-    (docs/asr.md); the usual 0.6 and -1.0 would lose short answers such as "Yes".
+    The VAD keeps nearly all noise away from the recogniser, so these are lenient: over a grafted
+    window single words of true speech score down to -2.5, or 0.75 for no speech, but hardly both
+    (docs/asr.md). The usual limits, 0.6 and -1.0, would lose "Yes".
     """
 
-    max_no_speech_probability: float = 0.8
-    min_log_probability: float = -1.5
+    max_no_speech_probability: float = 0.8  # above it, text must score well to stay
+    min_doubtful_log_probability: float = -1.5
+    min_log_probability: float = -4.5  # below it, no text stays
     suspect_no_speech_probability: float = 0.5  # above it, lone filler words are dropped, too
 
     def drops(self, text: str, log_probability: float, no_speech_probability: float) -> bool:
         words = [word.lower() for word in _WORD.findall(text)]
-        if not words:
+        if not words or log_probability < self.min_log_probability:
             return True
-        if no_speech_probability > self.max_no_speech_probability:
+        is_doubtful = no_speech_probability > self.max_no_speech_probability
+        if is_doubtful and log_probability < self.min_doubtful_log_probability:
             return True
-        if log_probability < self.min_log_probability:
-            return True
-        is_filler = words == ["you"]
-        return is_filler and no_speech_probability > self.suspect_no_speech_probability
+        return words == ["you"] and no_speech_probability > self.suspect_no_speech_probability
 
 
 def max_new_tokens(duration_s: float) -> int:

@@ -56,8 +56,10 @@ def test_the_token_bound_grows_with_the_audio() -> None:
     [
         ("Yes.", -1.2, 0.74, False),
         ("What time is it?", -0.2, 0.05, False),
-        ("I'm going to go to the bathroom.", -0.5, 0.9, True),
-        ("Okay.", -1.7, 0.3, True),
+        ("Today", -1.9, 0.08, False),
+        ("Alexa.", -1.41, 0.85, False),
+        ("I'm going to go to the bathroom.", -3.1, 0.9, True),
+        ("Okay.", -5.0, 0.3, True),
         ("you", -0.6, 0.6, True),
         ("You", -0.6, 0.2, False),
         (".", -0.1, 0.0, True),
