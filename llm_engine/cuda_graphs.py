@@ -109,8 +109,8 @@ class StaticBatch:
 class StepGraphs:
     """Forward passes of one model over one arena, recorded per bucket of tokens.
 
-    `scratch_row` is a row of the arena that no sequence owns, `max_positions` a bound on positions
-    and on the rows that a sequence reads.
+    `scratch_row` is a row of the arena that no sequence owns. Steps with tokens at `max_positions`
+    and beyond are not replayed.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class StepGraphs:
         The logits are valid until the next call.
         """
         num_tokens = next((size for size in BUCKETS if size >= batch.num_tokens), None)
-        if num_tokens is None:
+        if num_tokens is None or int(batch.positions.max()) >= self._max_positions:
             return None
         static, replay = self._bucket(num_tokens)
         if not static.fits(batch):

@@ -76,7 +76,7 @@ class Engine:
         self._mailbox = Mailbox(self.config.max_sessions, self.max_prompt_tokens)
         self._cache = KVCache(self.config.num_rows)
         self._scheduler = Scheduler(self.config)
-        self._runner = Runner(model, tokenizer, self.config.num_rows)
+        self._runner = Runner(model, tokenizer, self.config)
         self._breaker = CircuitBreaker(self.config.max_failures_in_a_row, self.config.breaker_s)
         self._sessions = Sessions(
             self.config,
@@ -154,6 +154,7 @@ class Engine:
 
         To be called before `start`.
         """
+        self._runner.warm_up()
         token = min(self._tokenizer.sentence_end_ids, default=0)
         for num_tokens in (1, 4, 16, 48, 1):
             segments = (Segment("warm-up", "history", (token,) * num_tokens),)

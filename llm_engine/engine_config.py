@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,7 @@ class EngineConfig:
     )
     min_reply_tokens: int = 64  # room that the longest prompt leaves for its reply
     num_rows: int = 16_384  # of the KV arena; memory is touched only where rows are used
+    kv_dtype: Literal["float", "int8"] = "float"  # int8: half the memory of 16 bits
     slot_rows: int = 32  # smallest extent of a slot and of a reply; both double
     max_step_tokens: int = 256  # per step of committed work
     max_speculative_step_s: float = 0.020  # a commit waits at most this long for speculation
@@ -27,6 +29,8 @@ class EngineConfig:
         for name in ("max_sessions", "num_rows", "slot_rows", "max_step_tokens"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        if self.kv_dtype not in ("float", "int8"):
+            raise ValueError(f'kv_dtype must be "float" or "int8", got {self.kv_dtype!r}')
         if not 0 < self.min_reply_tokens < self.max_sequence_tokens:
             raise ValueError(
                 f"min_reply_tokens must lie in 1..{self.max_sequence_tokens - 1}, "

@@ -9,6 +9,8 @@ import torch
 from kernels.kv import KVArena
 from kernels.rope_shift import rope_shift
 from llm_engine.batch import Batch
+from llm_engine.cuda_graphs import StepGraphs
+from llm_engine.engine_config import EngineConfig
 from llm_engine.model import Model
 from llm_engine.relayout import Moves
 from llm_engine.rotary import inverse_frequencies
@@ -20,15 +22,27 @@ from llm_engine.tokenizer import Tokenizer
 class Runner:
     """Owns the arena. All calls come from the engine's thread."""
 
-    def __init__(self, model: Model, tokenizer: Tokenizer, num_rows: int) -> None:
+    def __init__(self, model: Model, tokenizer: Tokenizer, sizes: EngineConfig) -> None:
         self.model = model
-        self.arena: KVArena = model.new_arena(num_rows)
+        is_on_gpu = model.device.type == "cuda"
+        self.arena: KVArena = model.new_arena(
+            sizes.num_rows + is_on_gpu, torch.int8 if sizes.kv_dtype == "int8" else None
+        )
+        self._graphs: StepGraphs | None = None
+        if is_on_gpu:  # the row after those of the sequences takes what padding tokens write
+            bound = 2 * sizes.max_sequence_tokens  # blank rows of slots count as positions too
+            self._graphs = StepGraphs(model, self.arena, sizes.num_rows, bound)
         ends = sorted(tokenizer.eos_ids | tokenizer.sentence_end_ids)
         self._end_ids = torch.tensor(
             [token for token in ends if token < model.config.vocab_size], device=model.device
         )
         config = model.config
         self._frequencies = inverse_frequencies(config.rope, config.head_dim).to(model.device)
+
+    def warm_up(self) -> None:
+        """What is compiled once on a GPU, before a caller waits for it."""
+        if self._graphs is not None:
+            self._graphs.warm_up()
 
     def move(self, moves: Moves) -> None:
         """Copy and shift rows; all sources are read before a target is written."""
@@ -57,7 +71,7 @@ class Runner:
         """
         for feed in feeds:
             self.move(feed.moves)
-        logits = self.model.forward(_batch(feeds), self.arena)  # [N, V] float32
+        logits = self._forward(_batch(feeds))  # [N, V] float32
         scores: list[float | None] = []
         sampled: list[int] = []  # rows of logits
         rows: list[SampleRow] = []
@@ -83,6 +97,10 @@ class Runner:
                 )
             )
         return outcomes
+
+    def _forward(self, batch: Batch) -> torch.Tensor:
+        replayed = None if self._graphs is None else self._graphs.forward(batch)
+        return self.model.forward(batch, self.arena) if replayed is None else replayed
 
     def _end_probability(self, logits: torch.Tensor) -> float:
         """P(end of message or sentence) after one token; logits[V]."""

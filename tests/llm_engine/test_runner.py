@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from llm_engine.batch import Batch, ExtentView
+from llm_engine.engine_config import EngineConfig
 from llm_engine.relayout import Moves
 from llm_engine.runner import Runner
 from tests.llm_engine.engine_rig import ByteTokenizer, make_engine, open_session, prompt, tiny_model
@@ -16,7 +17,7 @@ TOKENIZER: Any = ByteTokenizer()
 
 def prefilled(ids: list[int], first_position: int) -> Runner:
     """A runner whose rows 0.. hold `ids` at consecutive positions."""
-    runner = Runner(tiny_model(), TOKENIZER, num_rows=64)
+    runner = Runner(tiny_model(), TOKENIZER, EngineConfig(num_rows=64))
     count = len(ids)
     positions = torch.arange(first_position, first_position + count)
     views = ((ExtentView(0, count, first_position),),)
@@ -45,7 +46,7 @@ def test_shifted_keys_of_the_first_layer_equal_keys_computed_there() -> None:
 
 
 def test_the_end_probability_is_that_of_ends_of_message_and_sentence() -> None:
-    runner = Runner(tiny_model(), TOKENIZER, num_rows=16)
+    runner = Runner(tiny_model(), TOKENIZER, EngineConfig(num_rows=16))
     logits = torch.zeros(TOKENIZER.vocab_size)
     count = len(TOKENIZER.eos_ids | TOKENIZER.sentence_end_ids)
     assert abs(runner._end_probability(logits) - count / TOKENIZER.vocab_size) < 1e-6
