@@ -30,6 +30,11 @@ def backend_for(tensor: torch.Tensor) -> Backend:
     return "triton" if tensor.is_cuda else "torch"
 
 
+def forced_backend() -> Backend | None:
+    """The implementation that `use_backend` asks for, if it does."""
+    return _forced.get()
+
+
 @contextmanager
 def use_backend(name: Backend) -> Iterator[None]:
     """Run every op inside the block with implementation `name`, whatever the device.

@@ -6,10 +6,12 @@ dimension, I intermediate size.
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 
 import torch
 
+from kernels.dispatch import forced_backend
 from kernels.kv import KVArena, LayerKV
 from kernels.linear import LinearWeight, linear
 from kernels.rms_norm import rms_norm
@@ -18,6 +20,7 @@ from kernels.segment_attention import AttentionTable, segment_attention
 from kernels.swiglu import swiglu
 from llm_engine.batch import Batch
 from llm_engine.config import ModelConfig
+from llm_engine.fast_pass import FastPass
 from llm_engine.rotary import RotaryTable
 from llm_engine.weights import (
     LayerWeights,
@@ -25,7 +28,6 @@ from llm_engine.weights import (
     Weights,
     activation_dtype,
     load_weights,
-    open_model,
 )
 
 
@@ -33,14 +35,29 @@ class Model:
     """Weights and the forward pass over a flattened batch. Holds no state of any sequence."""
 
     def __init__(
-        self, config: ModelConfig, weights: Weights, dtype: torch.dtype, device: torch.device
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        dtype: torch.dtype,
+        device: torch.device,
+        num_threads: int | None = None,
     ) -> None:
         self.config = config
-        self.weights = weights
         self.dtype = dtype  # of activations, and of K/V rows unless chosen otherwise
         self.device = device
         self.scale = config.head_dim**-0.5
         self.rotary = RotaryTable(config.rope, config.head_dim, device)
+        self._fast: FastPass | None = None
+        if FastPass.supports(weights, device, dtype):
+            self._fast = FastPass(config, weights, num_threads or torch.get_num_threads())
+        else:
+            self.weights = weights
+
+    @cached_property
+    def weights(self) -> Weights:
+        """The weights as the operators take them; the CPU pass keeps its own form of them only."""
+        assert self._fast is not None  # else they were set at the start
+        return self._fast.unpacked()
 
     def new_arena(self, num_rows: int, kv_dtype: torch.dtype | None = None) -> KVArena:
         """A zero-filled arena for this model's layers; K/V in the activations' dtype by default."""
@@ -66,6 +83,8 @@ class Model:
         cos, sin = self.rotary.at(positions, int(batch.positions.max()))
         table = AttentionTable.build(batch.extents, batch.query_start, positions)
         token_ids = batch.token_ids.to(self.device)
+        if self._fast is not None and arena.dtype == torch.float32 and forced_backend() is None:
+            return self._fast.forward(token_ids, cos, sin, rows, table, wanted, arena)
         return self.compute(token_ids, rows, cos, sin, table, wanted, arena)
 
     def compute(
@@ -169,9 +188,14 @@ def _split(
 
 
 def load_model(
-    path: Path, dtype: WeightDtype = "auto", device: torch.device | str = "cpu"
+    path: Path,
+    dtype: WeightDtype = "auto",
+    device: torch.device | str = "cpu",
+    num_threads: int | None = None,
 ) -> Model:
     """A model from a .gguf file, or from a folder with config.json and *.safetensors.
+
+    `num_threads` is for the CPU pass; None: as many as torch uses.
 
     Raises:
         ModelFileError: files or tensors are missing, damaged or of the wrong shape.
@@ -179,7 +203,9 @@ def load_model(
         UnsupportedModel: architecture, RoPE scaling, activation or dtype is not supported.
         BadModelConfig: the description lacks a value or holds an impossible one.
     """
+    from llm_engine.checkpoint import open_model  # a GPU check without files needs none of it
+
     where = torch.device(device)
     source, config = open_model(path)
     weights = load_weights(source, config, dtype, where)
-    return Model(config, weights, activation_dtype(dtype, where), where)
+    return Model(config, weights, activation_dtype(dtype, where), where, num_threads)
