@@ -6,12 +6,15 @@ recent hypotheses each time and may shrink.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
 from asr.normal_form import normal_form
 
-HELD_BACK_WORDS = 1  # the last word is the unstable one: it changes once what follows is heard
+# Counting hypotheses instead of time would make agreement meaningless when partials come fast.
+SHORT_SPAN_S = 0.3  # agreement over this long holds for all but the newest words, which change
+SHORT_HELD_BACK_WORDS = 3  # once what follows them is heard
+LONG_SPAN_S = 0.6  # agreement over this long holds for all words
+_TOLERANCE_S = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,25 +24,36 @@ class _Hypothesis:
 
 
 class Agreement:
-    """Stable prefix: words on which the hypotheses of at least `span_s` of audio agree.
+    """The stable prefix of each new hypothesis of one segment."""
 
-    Counting hypotheses instead of time makes agreement meaningless when partials come fast.
-    """
+    def __init__(self) -> None:
+        self._recent: list[_Hypothesis] = []  # the newest older than LONG_SPAN_S, and all since
 
-    def __init__(self, span_s: float) -> None:
-        self._span_s = span_s
-        self._recent: deque[_Hypothesis] = deque()
+    def push(self, words: list[str], end_s: float, *, at_pause: bool = False) -> int:
+        """Number of leading words of `words`, decoded from audio up to `end_s`, that are stable.
 
-    def push(self, words: list[str], end_s: float) -> int:
-        """Number of leading words of `words`, decoded from audio up to `end_s`, that are stable."""
+        A hypothesis `at_pause` has heard what there is to hear: all its words are.
+        """
         newest = _Hypothesis(tuple(normal_form(word) for word in words), end_s)
         self._recent.append(newest)
-        while len(self._recent) > 2 and self._recent[1].end_s <= end_s - self._span_s + 1e-6:
-            self._recent.popleft()
-        if self._recent[0].end_s > end_s - self._span_s + 1e-6:
+        while len(self._recent) > 1 and self._is_older(self._recent[1], newest, LONG_SPAN_S):
+            del self._recent[0]
+        if at_pause:
+            return len(words)
+        over_short = min(self._agreed(newest, SHORT_SPAN_S), len(words) - SHORT_HELD_BACK_WORDS)
+        return max(over_short, self._agreed(newest, LONG_SPAN_S), 0)
+
+    def _agreed(self, newest: _Hypothesis, span_s: float) -> int:
+        """Words on which everything heard in the last `span_s`, and just before it, agrees."""
+        old = [h for h in self._recent if self._is_older(h, newest, span_s)]
+        if not old:
             return 0
-        num_equal = min(_common_prefix(other.words, newest.words) for other in self._recent)
-        return max(0, min(num_equal, len(words) - HELD_BACK_WORDS))
+        since = self._recent[self._recent.index(old[-1]) :]
+        return min(_common_prefix(hypothesis.words, newest.words) for hypothesis in since)
+
+    @staticmethod
+    def _is_older(hypothesis: _Hypothesis, newest: _Hypothesis, span_s: float) -> bool:
+        return hypothesis.end_s <= newest.end_s - span_s + _TOLERANCE_S
 
 
 def _common_prefix(a: tuple[str, ...], b: tuple[str, ...]) -> int:

@@ -188,8 +188,11 @@ class Listener:
         if self._segmenter.state is SpeechState.SPEAKING:
             self._cut_if_long(utterance, events)
             if self._partials.is_due(self._now, self._settings):
-                events.append(self._request_decode(utterance, "partial", self._now))
-                self._partials.sent(self._num_requests - 1, self._now)
+                request = self._request_decode(utterance, "partial", self._now)
+                events.append(request)
+                self._partials.sent(
+                    request.revision, self._now, len(request.samples), self._settings
+                )
 
     def _start(self) -> SpeechStarted:
         start = max(self._segmenter.start - PREROLL_SAMPLES, self._floor, self._buffer.start)

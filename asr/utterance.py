@@ -17,8 +17,6 @@ from asr.agreement import Agreement
 from asr.events import DecodeResult, Transcript, Word
 from asr.normal_form import prompt_form
 
-STABLE_SPAN_S = 0.6
-
 
 @dataclass(slots=True)
 class FrozenSegment:
@@ -52,7 +50,7 @@ class Utterance:
     words: tuple[Word, ...] = ()
     language: str | None = None
     transcript: Transcript | None = None  # the newest one told
-    agreement: Agreement = field(default_factory=lambda: Agreement(STABLE_SPAN_S))
+    agreement: Agreement = field(default_factory=Agreement)
     turn_probability: float | None = None  # of the running pause
     turn_check_revision: int | None = None  # the check awaited
     end_probabilities: dict[str, float] = field(default_factory=dict)  # by prompt text
@@ -76,7 +74,7 @@ class Utterance:
         self.pause = None
         self.text, self.words = "", ()
         self.newest_revision = revision
-        self.agreement = Agreement(STABLE_SPAN_S)
+        self.agreement = Agreement()
 
     def make_transcript(
         self, revision: int, end_s: float, *, at_pause: bool, alternatives: tuple[str, ...] = ()
@@ -84,7 +82,7 @@ class Utterance:
         """The whole text as it stands; `alternatives` are further texts of the open segment."""
         before = " ".join(segment.text for segment in self.frozen if segment.text)
         open_words = self.text.split()
-        num_stable = self.agreement.push(open_words, end_s)
+        num_stable = self.agreement.push(open_words, end_s, at_pause=at_pause)
         text = _join(before, self.text)
         prompt_text = prompt_form(text)
         others = dict.fromkeys(prompt_form(_join(before, other)) for other in alternatives)

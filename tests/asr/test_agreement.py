@@ -4,7 +4,7 @@ from asr.agreement import Agreement
 
 
 def stable_counts(*hypotheses: tuple[str, float]) -> list[int]:
-    agreement = Agreement(span_s=0.6)
+    agreement = Agreement()
     return [agreement.push(text.split(), end_s) for text, end_s in hypotheses]
 
 
@@ -13,8 +13,13 @@ def test_words_are_stable_once_hypotheses_agree_long_enough() -> None:
     assert counts == [0, 0, 2]
 
 
+def test_earlier_words_are_stable_sooner_than_the_newest() -> None:
+    counts = stable_counts(("a b c d", 0.3), ("a b c d e", 0.6), ("a b c d e f", 0.9))
+    assert counts == [0, 2, 4]
+
+
 def test_agreement_within_a_short_time_counts_for_nothing() -> None:
-    assert stable_counts(*[("I want to go", 0.1 * i) for i in range(6)]) == [0] * 6
+    assert stable_counts(*[("I want to go there now", 0.05 * i) for i in range(6)]) == [0] * 6
 
 
 def test_a_changed_word_takes_stability_back() -> None:
@@ -24,9 +29,14 @@ def test_a_changed_word_takes_stability_back() -> None:
     assert counts == [0, 3, 1]
 
 
+def test_a_word_that_flickers_in_between_is_not_stable() -> None:
+    counts = stable_counts(("two tickets", 0.3), ("two thickets", 0.6), ("two tickets", 0.9))
+    assert counts[-1] == 1
+
+
 def test_case_and_punctuation_do_not_break_agreement() -> None:
     assert stable_counts(("Okay, great", 0.3), ("okay great. thank", 0.9))[-1] == 2
 
 
-def test_the_last_word_is_never_stable() -> None:
-    assert stable_counts(("yes", 0.3), ("yes", 1.0), ("yes", 2.0)) == [0, 0, 0]
+def test_all_words_are_stable_at_a_pause() -> None:
+    assert Agreement().push(["yes"], 0.5, at_pause=True) == 1
