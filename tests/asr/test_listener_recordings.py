@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from asr.audio import (
     mulaw_to_float,
     read_file,
 )
+from asr.endpointing import HARD_BOUND_S
 from asr.events import DecodeRequest, ListenerEvent, TurnCheckRequest, UtteranceEnded
 from asr.listener import Listener
 from asr.normal_form import normal_form
@@ -137,7 +139,43 @@ def test_a_greeting_and_its_question_are_one_turn(models, clips_dir: Path) -> No
     assert texts(ends)[0].endswith("are you there")
 
 
+def joined(clips_dir: Path, names: list[str], minutes: float) -> Samples:
+    """Clips with 1.5 s of near silence between them, over and over."""
+    gap = (1e-4 * RNG.standard_normal(3 * SAMPLE_RATE_HZ // 2)).astype(np.float32)
+    round_trip = np.concatenate([p for name in names for p in (read_file(clips_dir / name), gap)])
+    num_rounds = round(minutes * 60 * SAMPLE_RATE_HZ / len(round_trip))
+    return np.tile(round_trip, max(1, num_rounds))
+
+
+SOAK_CLIPS = ["gasst_whattimeisit.riff", "riva_en-US_sample.wav", "psphinx_goforward.wav"]
+
+
+def soak(models, clips_dir: Path, minutes: float) -> None:
+    samples = joined(clips_dir, SOAK_CLIPS, minutes)
+    alone = [
+        text for name in SOAK_CLIPS for text in texts(listen(models, read_file(clips_dir / name)))
+    ]
+    tracemalloc.start()
+    listener_ends = listen(models, samples)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    heard = texts(listener_ends)
+    assert len(heard) == len(alone) * round(len(heard) / len(alone))
+    num_wrong = sum(text != alone[i % len(alone)] for i, text in enumerate(heard))
+    assert num_wrong <= 0.2 * len(heard)  # a window begun elsewhere reads a little differently
+    delays_s = [end.at_s - end.speech_end_s for end in listener_ends]
+    assert max(delays_s) <= HARD_BOUND_S + 0.1
+    rounds = np.reshape(delays_s, (-1, len(alone))).mean(axis=1)
+    assert abs(rounds[-1] - rounds[0]) <= 0.2
+    assert peak_bytes < 64e6 + 2 * samples.nbytes  # the stream itself is held by the test
+
+
 @pytest.mark.models
-def test_chunking_changes_no_word_of_a_real_clip(models, clips_dir: Path) -> None:
-    question = read_file(clips_dir / "riva_en-US_sample.wav")
-    assert texts(listen(models, question)) == ["what is natural language processing"]
+def test_clips_joined_to_a_minute_read_as_they_do_alone(models, clips_dir: Path) -> None:
+    soak(models, clips_dir, minutes=0.5)
+
+
+@pytest.mark.models
+@pytest.mark.slow
+def test_an_hour_reads_as_its_clips_do_alone(models, clips_dir: Path) -> None:
+    soak(models, clips_dir, minutes=60)
