@@ -7,6 +7,7 @@ import * as protocol from "./protocol.js";
 import { View } from "./view.js";
 
 const TYPING_EVERY_MS = 80;
+const ERROR_SHOWN_MS = 10000;
 
 const element = (id) => document.getElementById(id);
 const view = new View();
@@ -61,7 +62,7 @@ const handlers = {
   "output_audio_buffer.cleared": stopPlaying,
   "conversation.item.truncated": (event) => view.replyCut(event.item_id, event.audio_end_ms),
   "forespeak.turn.measured": (event) => view.measured(event.item_id, event.metrics),
-  error: ({ error }) => view.showNotice(error.message),
+  error: ({ error }) => view.showNotice(error.message, ERROR_SHOWN_MS),
 };
 
 connection.addEventListener("message", ({ detail: event }) => handlers[event.type]?.(event));

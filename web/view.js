@@ -10,6 +10,7 @@ export class View {
   #list = document.querySelector("#turns");
   #template = document.querySelector("#turn");
   #notice = document.querySelector("#notice");
+  #noticeTimer = 0;
   #status = document.querySelector("#status");
 
   setStatus(state, text) {
@@ -22,12 +23,18 @@ export class View {
     }
   }
 
-  showNotice(text) {
+  // Stays until the state changes, or for `forMs`.
+  showNotice(text, forMs = 0) {
+    clearTimeout(this.#noticeTimer);
     this.#notice.textContent = text;
     this.#notice.hidden = false;
+    if (forMs) {
+      this.#noticeTimer = setTimeout(() => this.hideNotice(), forMs);
+    }
   }
 
   hideNotice() {
+    clearTimeout(this.#noticeTimer);
     this.#notice.hidden = true;
   }
 

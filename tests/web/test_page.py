@@ -17,6 +17,7 @@ from app.server import Server
 from tests.app.scripted_runtime import ScriptedRuntime
 
 TIMEOUT_S = 30.0
+MODELS_TIMEOUT_S = 120.0  # a browser and three models may share two busy cores
 expect.set_options(timeout=TIMEOUT_S * 1000)
 
 
@@ -33,13 +34,13 @@ async def server(runtime) -> AsyncIterator[Server]:
     await server.drain(0.2)
 
 
-async def hear_something(page: Page) -> None:
-    await until(page, "loudest > 0.05")
+async def hear_something(page: Page, timeout_s: float = TIMEOUT_S) -> None:
+    await until(page, "loudest > 0.05", timeout_s)
 
 
-async def until(page: Page, condition: str) -> None:
+async def until(page: Page, condition: str, timeout_s: float = TIMEOUT_S) -> None:
     """Wait for a JavaScript condition. (Playwright's own waiting is stopped by our CSP.)"""
-    async with asyncio.timeout(TIMEOUT_S):
+    async with asyncio.timeout(timeout_s):
         while True:
             if await page.evaluate(condition):
                 return
@@ -138,12 +139,15 @@ async def test_a_question_is_heard_drafted_and_answered_by_the_real_models(open_
             await expect(page.locator("#status")).to_have_text("Ready")
             await page.click("#microphone")
             turn = page.locator(".turn").first
-            await expect(turn.locator(".stable")).to_contain_text(
-                "Brooklyn Bridge", ignore_case=True
-            )
-            await expect(turn.locator(".reply .words")).to_contain_text(" ")
-            await hear_something(page)
-            await expect(turn.locator(".timeline figcaption")).to_contain_text("heard after")
+            for part, text in (
+                (".stable", "Brooklyn Bridge"),
+                (".reply .words", " "),
+                (".timeline figcaption", "heard after"),
+            ):
+                await expect(turn.locator(part)).to_contain_text(
+                    text, ignore_case=True, timeout=MODELS_TIMEOUT_S * 1000
+                )
+            await hear_something(page, MODELS_TIMEOUT_S)
     finally:
         await server.drain(0.2)
         await live.stop()
