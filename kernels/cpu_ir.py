@@ -212,16 +212,18 @@ def yield_core(typing):
 
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # Cody & Waite 1980: the high part has 9 bits
-_EXP_SMALLEST = -87.0
+_EXP_SMALLEST, _EXP_LARGEST = -87.0, 88.0  # where exponents end
 # Taylor terms of e^x for |x| <= ln(2)/2, highest first: the rest is below 2^-26
 _EXP_TERMS = (1 / 5040, 1 / 720, 1 / 120, 1 / 24, 1 / 6, 1 / 2, 1.0, 1.0)
 
 
 def _exp(emitter: _Emitter, x: Any) -> Any:
-    """e^x for 16 lanes, to about 1 ulp; below -87 as at -87."""
+    """e^x for 16 lanes, to about 1 ulp; beyond -87 and 88 as there."""
     builder = emitter.builder
     smallest = emitter.constant(_EXP_SMALLEST)
     x = builder.select(builder.fcmp_ordered(">", x, smallest), x, smallest)
+    largest = emitter.constant(_EXP_LARGEST)
+    x = builder.select(builder.fcmp_ordered("<", x, largest), x, largest)
     rint = cgutils.get_or_insert_function(
         builder.module, ir.FunctionType(_FLOATS, [_FLOATS]), f"llvm.rint.v{LANES}f32"
     )
@@ -257,8 +259,7 @@ def swiglu_lanes(typing, gate, up, out):
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         emitter = _Emitter(builder)
         gate, up = emitter.load(args[0], 0, _FLOATS), emitter.load(args[1], 0, _FLOATS)
-        # Beyond -87 exp would stand still and gate / (1 + exp(-gate)) not go to zero; it is below
-        # 1e-36 there either way.
+        # Where exp stands still (gate < -88) the result is below 1e-34 instead of nothing.
         divisor = builder.fadd(emitter.constant(1.0), _exp(emitter, builder.fneg(gate)))
         value = builder.fmul(builder.fdiv(gate, divisor), up)
         builder.store(value, emitter.address(args[2], 0, _FLOATS), align=4)

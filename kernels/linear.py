@@ -32,6 +32,10 @@ class DenseWeight:
     def shape(self) -> tuple[int, int]:
         return int(self.w.shape[0]), int(self.w.shape[1])
 
+    @property
+    def num_bytes(self) -> int:
+        return self.w.nbytes
+
     def dense(self) -> torch.Tensor:
         """float32[N, K]: the effective weights."""
         return self.w.float()
@@ -52,6 +56,10 @@ class Int8Weight:
     @property
     def shape(self) -> tuple[int, int]:
         return int(self.q.shape[0]), int(self.q.shape[1])
+
+    @property
+    def num_bytes(self) -> int:
+        return self.q.nbytes + self.scale.nbytes
 
     def dense(self) -> torch.Tensor:
         return _from_int8(self.q, self.scale)
@@ -77,6 +85,10 @@ class Int4Weight:
     @property
     def shape(self) -> tuple[int, int]:
         return int(self.packed.shape[0]), int(self.packed.shape[1]) * 2
+
+    @property
+    def num_bytes(self) -> int:
+        return self.packed.nbytes + self.scale.nbytes + self.minimum.nbytes
 
     def dense(self) -> torch.Tensor:
         return _from_int4(self.packed, self.scale, self.minimum)

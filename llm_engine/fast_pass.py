@@ -73,6 +73,11 @@ class FastPass:
         embedded = self._embedding.rows(token_ids)
         return self._run(embedded, cos, sin, rows, table, wanted, arena)
 
+    @property
+    def num_weight_bytes(self) -> int:
+        matrices = [matrix for layer in self._layers for matrix in layer.matrices]
+        return sum(matrix.data.numel() for matrix in (*matrices, self._head))
+
     def unpacked(self) -> Weights:
         """The weights as they were before packing, bit for bit."""
         layers = tuple(

@@ -59,6 +59,16 @@ class Model:
         assert self._fast is not None  # else they were set at the start
         return self._fast.unpacked()
 
+    @property
+    def num_weight_bytes(self) -> int:
+        """Bytes of weights that a pass reads (an embedding that is not the head is looked up)."""
+        if self._fast is not None:
+            return self._fast.num_weight_bytes
+        matrices = [self.weights.head]
+        for layer in self.weights.layers:
+            matrices += [layer.qkv, layer.output, layer.gate_up, layer.down]
+        return sum(matrix.num_bytes for matrix in matrices)
+
     def new_arena(self, num_rows: int, kv_dtype: torch.dtype | None = None) -> KVArena:
         """A zero-filled arena for this model's layers; K/V in the activations' dtype by default."""
         config = self.config
