@@ -179,7 +179,7 @@ class Engine:
         commands = self._mailbox.take()
         for command in commands:
             self._sessions.carry_out(command, started)
-        grants = self._scheduler.plan(self._sessions.works())
+        grants = self._scheduler.plan(self._sessions.works(), len(self._sessions))
         feeds = [
             feed
             for grant in grants

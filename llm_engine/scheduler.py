@@ -15,6 +15,7 @@ from enum import IntEnum
 from llm_engine.engine_config import EngineConfig
 
 RIDE_ALONG_SHARE = 0.05  # how much longer speculation may make a committed step
+ALONE_FACTOR = 3  # how much longer a step of drafts may be while no other session is open
 
 
 class WorkClass(IntEnum):
@@ -100,23 +101,32 @@ class Scheduler:
         self._config = config
         self.cost = CostModel()
 
-    @property
-    def speculative_tokens(self) -> int:
-        """Tokens of a step that holds only speculation."""
-        within = self.cost.tokens_within(self._config.max_speculative_step_s)
+    def _speculative_tokens(self, first: Work, is_alone: bool) -> int:
+        """Tokens of a step that holds only speculation, `first` at its head.
+
+        A commit must not wait long for it. But a session that is alone commits nothing else: at
+        a pause its commit needs the very rows that are computed, and one pass costs least.
+        """
+        if is_alone and first.work_class is WorkClass.PAUSE_DRAFT:
+            return self._config.max_step_tokens
+        limit_s = self._config.max_speculative_step_s
+        within = self.cost.tokens_within(ALONE_FACTOR * limit_s if is_alone else limit_s)
         return max(self._config.min_speculative_step_tokens, within)
 
-    def plan(self, works: Sequence[Work]) -> list[Grant]:
+    def plan(self, works: Sequence[Work], num_sessions: int) -> list[Grant]:
         """Grants for one step; empty if there is nothing to do."""
         ordered = sorted(works, key=lambda work: (work.work_class, work.order))
         committed = [work for work in ordered if work.work_class.is_committed]
         rest = ordered[len(committed) :]
         filling: set[int] = set()
         if not committed:
-            if rest:  # scoring for a baseline never shares a step with what is accounted
-                is_score = rest[0].work_class is WorkClass.SCORE
-                rest = [work for work in rest if (work.work_class is WorkClass.SCORE) == is_score]
-            return _fill(rest, self.speculative_tokens, filling)
+            if not rest:
+                return []
+            budget = self._speculative_tokens(rest[0], num_sessions == 1)
+            # scoring for a baseline shares no step with what is accounted
+            is_score = rest[0].work_class is WorkClass.SCORE
+            alike = [work for work in rest if (work.work_class is WorkClass.SCORE) == is_score]
+            return _fill(alike, budget, filling)
         grants = _fill(committed, self._config.max_step_tokens, filling)
         num_tokens = sum(grant.num_tokens for grant in grants)
         drafts = [work for work in rest if work.work_class is not WorkClass.SCORE]

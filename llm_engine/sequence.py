@@ -5,8 +5,8 @@
     row        some          all but last   none before the pass
 
 A pass brings the prompt tokens that have no rows, the reply tokens that have none, and proposals
-for what follows. The logits after the last decided token and after every proposal give the next tokens:
-as many as the proposals were right, and one more.
+for what follows. The logits after the last decided token and after every proposal give the next
+tokens: as many as the proposals were right, and one more.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class Sequence:
 
     @property
     def _is_warming(self) -> bool:
-        """Nothing has been said yet: what precedes the words is computed, and nothing is drafted."""
+        """Nothing has been said yet: what precedes the words is computed, nothing is drafted."""
         assert self._layout is not None
         return not self.is_committed and self._layout.words_index is not None
 
@@ -197,10 +197,11 @@ class Sequence:
         if self.is_committed:
             return self.reply.draft.finish is None
         assert self._snapshot is not None
-        if self._is_warming or not self._is_drafting or not self.reply.wants_first_tokens:
+        if self._is_warming or not self._is_drafting:
             return False
-        is_thrifty = self.reply.account.drafted_tokens >= self.config.max_turn_draft_tokens
-        return self._snapshot.at_pause or not is_thrifty
+        at_pause = self._snapshot.at_pause
+        is_spent = self.reply.account.drafted_tokens >= self.config.max_turn_draft_tokens
+        return (at_pause or not is_spent) and self.reply.wants_first_tokens(at_pause=at_pause)
 
     def _ranges(self) -> list[tuple[int, int]]:
         """Index ranges to run next, ascending: tokens without rows, and those whose logits are

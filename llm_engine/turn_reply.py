@@ -18,6 +18,8 @@ from llm_engine.tokenizer import Tokenizer
 
 MAX_CANDIDATES = 32  # tokens of an earlier draft verified in one pass
 MAX_PROPOSALS = 8  # tokens guessed from the pool
+MIN_DRAFT_TOKENS = 12  # drafted on every snapshot that is drafted on
+SURVIVAL_FADE = 0.7  # weight of what was known before of how many tokens survive a change
 
 
 class TurnReply:
@@ -42,6 +44,8 @@ class TurnReply:
         self._proposals: tuple[int, ...] | None = None  # None: not looked for yet
         self._num_delivered = 0
         self._shown: list[int] = []
+        self._survival = float(config.max_draft_tokens)  # tokens that outlive a changed prompt
+        self._num_survived: int | None = None  # so far, while a carried draft is being checked
         self.account = TurnAccount()
         self.draft = self._new_draft(1)
 
@@ -77,6 +81,7 @@ class TurnReply:
         self._pool.set_prompt(new_ids)
         self._proposals = None
         self._candidate = carried if known is None else Candidate()
+        self._num_survived = 0 if self._candidate.token_ids else None
         self.draft = known or self._new_draft(room)
         if known is None:
             self.draft.is_exact = is_exact
@@ -132,13 +137,26 @@ class TurnReply:
         length.observe(len(proposals), num_right)
         self._candidate = candidate.after(self.draft.token_ids[before:])
         self._proposals = None
+        self._learn_survival(num_kept)
         self.account.count_decided(len(self.draft) - before - num_kept, num_kept)
         return num_right
 
-    @property
-    def wants_first_tokens(self) -> bool:
-        """The draft is not long enough to stop until commit."""
-        if self.draft.finish is not None or len(self.draft) >= self._config.max_draft_tokens:
+    def _learn_survival(self, num_kept: int) -> None:
+        if self._num_survived is None:
+            return
+        self._num_survived += num_kept
+        if not self._candidate.token_ids:
+            fresh = (1 - SURVIVAL_FADE) * self._num_survived
+            self._survival = SURVIVAL_FADE * self._survival + fresh
+            self._num_survived = None
+
+    def wants_first_tokens(self, *, at_pause: bool) -> bool:
+        """The draft is not long enough to stop until commit. Away from a pause it grows no longer
+        than twice what usually survives the next words."""
+        limit = self._config.max_draft_tokens
+        if not at_pause:
+            limit = min(limit, max(MIN_DRAFT_TOKENS, round(2 * self._survival)))
+        if self.draft.finish is not None or len(self.draft) >= limit:
             return False
         return not (self._config.draft_first_sentence and self.draft.has_sentence)
 

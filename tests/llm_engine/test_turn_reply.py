@@ -116,3 +116,14 @@ def test_an_abandoned_reply_says_why() -> None:
     assert isinstance(cancelled, ReplyDone) and cancelled.reason == "cancelled"
     assert isinstance(failed, ReplyDone) and failed.reason == "error"
     assert failed.error == "it broke"
+
+
+def test_drafts_that_never_survive_are_kept_short_until_a_pause() -> None:
+    reply = reply_side(draft_first_sentence=False, use_ngram_pool=False)
+    for number in range(12):
+        decide(reply, b"0123456789abc")
+        reply.change_prompt((number,), (number + 1,), room=100, is_exact=True)
+        reply.decide(reply.propose((number + 1,)), (140 + number,), (1.0,), 0.0)
+    decide(reply, b"0123456789abc")
+    assert not reply.wants_first_tokens(at_pause=False)
+    assert reply.wants_first_tokens(at_pause=True)
