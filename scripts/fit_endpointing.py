@@ -335,25 +335,28 @@ def main() -> None:
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("clips", type=Path, nargs="+")
-    parser.add_argument("--cache", type=Path, help="keep the examples here, or read them from here")
+    parser.add_argument("--cache", type=Path, help="keep the examples here and go on from there")
     arguments = parser.parse_args()
-    if arguments.cache and arguments.cache.exists():
-        examples = [Example(**row) for row in json.loads(arguments.cache.read_text())]
-    else:
-        examples = collect(arguments.clips)
-        if arguments.cache:
-            arguments.cache.write_text(json.dumps([asdict(e) for e in examples]))
-    report(examples)
+    report(collect(arguments.clips, arguments.cache))
 
 
-def collect(paths: Sequence[Path]) -> list[Example]:
-    judge = Judge()
+def collect(paths: Sequence[Path], cache: Path | None) -> list[Example]:
+    """Examples of all clips; those of clips that `cache` holds are taken from there."""
     examples: list[Example] = []
+    if cache is not None and cache.exists():
+        examples = [Example(**row) for row in json.loads(cache.read_text())]
+    known = {example.clip for example in examples}
+    judge = Judge()
     for recording in find_recordings(paths):
         is_wanted = recording.language == "en" and recording.kind in KINDS
-        if is_wanted and len(load(recording)) <= MAX_CLIP_S * SAMPLE_RATE_HZ:
-            examples.extend(examples_of(judge, recording))
-            print(f"{recording.name}: {len(examples)}", file=sys.stderr)
+        if not is_wanted or recording.name in known:
+            continue
+        if len(load(recording)) > MAX_CLIP_S * SAMPLE_RATE_HZ:
+            continue
+        examples.extend(examples_of(judge, recording))
+        print(f"{recording.name}: {len(examples)}", file=sys.stderr)
+        if cache is not None:
+            cache.write_text(json.dumps([asdict(example) for example in examples]))
     return examples
 
 

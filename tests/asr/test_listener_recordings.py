@@ -147,7 +147,7 @@ def joined(clips_dir: Path, names: list[str], minutes: float) -> Samples:
     return np.tile(round_trip, max(1, num_rounds))
 
 
-SOAK_CLIPS = ["gasst_whattimeisit.riff", "riva_en-US_sample.wav", "psphinx_goforward.wav"]
+SOAK_CLIPS = ["gasst_whattimeisit.riff", "riva_en-US_sample.wav"]
 
 
 def soak(models, clips_dir: Path, minutes: float) -> None:
@@ -172,7 +172,7 @@ def soak(models, clips_dir: Path, minutes: float) -> None:
 
 @pytest.mark.models
 def test_clips_joined_to_a_minute_read_as_they_do_alone(models, clips_dir: Path) -> None:
-    soak(models, clips_dir, minutes=0.5)
+    soak(models, clips_dir, minutes=0.3)
 
 
 @pytest.mark.models
