@@ -18,7 +18,7 @@ from app.runtime import Runtime
 from app.server import Server
 from asr.audio import Resampler, float_to_pcm16, read_file
 
-CLIP = Path(__file__).parent.parent / "data" / "brooklyn_bridge.wav"
+CLIP = Path(__file__).parent.parent / "clips" / "brooklyn_bridge.wav"
 FRAME_BYTES = 960  # 20 ms
 TIMEOUT_S = 120.0
 

@@ -14,7 +14,7 @@ from playwright.async_api import Page, async_playwright
 
 from asr.audio import Resampler, float_to_pcm16, read_file
 
-CLIP = Path(__file__).parent.parent / "data" / "brooklyn_bridge.wav"
+CLIP = Path(__file__).parent.parent / "clips" / "brooklyn_bridge.wav"
 MICROPHONE_RATE_HZ = 48_000
 FLAGS = (
     "--no-sandbox",
