@@ -6,6 +6,7 @@ dimension, I intermediate size.
 
 from __future__ import annotations
 
+import os
 from functools import cached_property
 from pathlib import Path
 
@@ -49,7 +50,7 @@ class Model:
         self.rotary = RotaryTable(config.rope, config.head_dim, device)
         self._fast: FastPass | None = None
         if FastPass.supports(weights, device, dtype):
-            self._fast = FastPass(config, weights, num_threads or torch.get_num_threads())
+            self._fast = FastPass(config, weights, num_threads or default_num_threads())
         else:
             self.weights = weights
 
@@ -58,6 +59,11 @@ class Model:
         """The weights as the operators take them; the CPU pass keeps its own form of them only."""
         assert self._fast is not None  # else they were set at the start
         return self._fast.unpacked()
+
+    @property
+    def has_cpu_pass(self) -> bool:
+        """Whether passes run as one compiled function (kernels/cpu_pass.py)."""
+        return self._fast is not None
 
     @property
     def num_weight_bytes(self) -> int:
@@ -205,7 +211,8 @@ def load_model(
 ) -> Model:
     """A model from a .gguf file, or from a folder with config.json and *.safetensors.
 
-    `num_threads` is for the CPU pass; None: as many as torch uses.
+    `num_threads` is for passes on the CPU; None: `default_num_threads()`. Torch itself is left one
+    thread where the CPU pass does the work.
 
     Raises:
         ModelFileError: files or tensors are missing, damaged or of the wrong shape.
@@ -216,6 +223,19 @@ def load_model(
     from llm_engine.checkpoint import open_model  # a GPU check without files needs none of it
 
     where = torch.device(device)
+    num_threads = num_threads or default_num_threads()
+    # Torch's threads wait for each other by spinning: on busy cores that made loading ten times as
+    # slow, and beside the CPU pass, which has its own threads, they have nothing to do.
+    torch.set_num_threads(1)
     source, config = open_model(path)
     weights = load_weights(source, config, dtype, where)
-    return Model(config, weights, activation_dtype(dtype, where), where, num_threads)
+    model = Model(config, weights, activation_dtype(dtype, where), where, num_threads)
+    if not model.has_cpu_pass:
+        torch.set_num_threads(num_threads)
+    return model
+
+
+def default_num_threads() -> int:
+    """OMP_NUM_THREADS where it is set, else the cores this process may use."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return int(asked) if asked.isdecimal() and int(asked) > 0 else len(os.sched_getaffinity(0))

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from llm_engine.batch import Batch, ExtentView
-from llm_engine.model import Model, load_model
+from llm_engine.model import Model, default_num_threads, load_model
 from llm_engine.weights import WeightDtype
 
 CONTEXT_TOKENS = 64
@@ -56,7 +56,7 @@ def measure_model(
         decode.append(_once_ms(passes(1)))
         verify.append(_once_ms(passes(VERIFY_TOKENS)))
     prefill = [_once_ms(passes(PREFILL_TOKENS)) for _ in range(max(repeats // 3, 3))]
-    bandwidth = read_bandwidth()
+    bandwidth = read_bandwidth(num_threads or default_num_threads())
     num_bytes = model.num_weight_bytes
     return ModelSpeed(
         decode_ms=float(np.median(decode)),
@@ -70,10 +70,15 @@ def measure_model(
     )
 
 
-def read_bandwidth() -> float:
-    """Bytes per second that torch's threads read from memory, the best of five."""
-    data = torch.ones(_COPY_BYTES // 4)
-    return _COPY_BYTES / (min(_once_ms(data.sum) for _ in range(5)) / 1e3)
+def read_bandwidth(num_threads: int) -> float:
+    """Bytes per second that so many threads of torch read from memory, the best of five."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    try:
+        data = torch.ones(_COPY_BYTES // 4)
+        return _COPY_BYTES / (min(_once_ms(data.sum) for _ in range(5)) / 1e3)
+    finally:
+        torch.set_num_threads(before)
 
 
 def _once_ms(work: Callable[[], object]) -> float:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from llm_engine.batch import Batch, ExtentView
-from llm_engine.model import load_model
+from llm_engine.model import default_num_threads, load_model
 from llm_engine.random_model import RANDOM_FAMILIES, random_model
 from tests.llm_engine.twin import one_sequence, twin_logits, twin_of
 
@@ -121,3 +121,11 @@ def test_a_safetensors_copy_of_the_default_model_agrees(smollm2_path, tmp_path):
     logits = copy.forward(batch, copy.new_arena(12))
     assert difference(logits, model.forward(batch, model.new_arena(12))) < TOLERANCE
     assert difference(logits, twin_logits(twin_of(model), batch.token_ids.tolist())) < TOLERANCE
+
+
+def test_threads_follow_the_environment(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert default_num_threads() == 3
+    for nothing in ("", "0", "many"):
+        monkeypatch.setenv("OMP_NUM_THREADS", nothing)
+        assert default_num_threads() >= 1
