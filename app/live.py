@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -43,9 +43,12 @@ class LiveRuntime:
         self.runtime = runtime
         config = runtime.config
         self._asr = AsrWorker(
-            runtime.recogniser, runtime.smart_turn, num_threads=config.threads.recogniser_workers
+            runtime.recogniser,
+            runtime.smart_turn,
+            num_threads=config.threads.recogniser_workers,
+            on_busy=self._goes_first("recogniser"),
         )
-        self._speech = SpeechWorker(runtime.synthesizer)
+        self._speech = SpeechWorker(runtime.synthesizer, on_busy=self._goes_first("voice"))
         self._sessions: dict[str, LiveSession] = {}
         self._names = itertools.count(1)
 
@@ -82,6 +85,15 @@ class LiveRuntime:
         if change is not None:
             session.configure(change)
         return session
+
+    def _goes_first(self, worker: str) -> Callable[[bool], None]:
+        """While `worker` is at work, nothing is computed ahead: all share the same few cores."""
+        engine = self.runtime.engine
+
+        def on_busy(is_busy: bool) -> None:
+            (engine.hold_speculation if is_busy else engine.release_speculation)(worker)
+
+        return on_busy
 
     def forget(self, name: str) -> None:
         self._sessions.pop(name, None)

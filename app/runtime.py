@@ -53,12 +53,16 @@ class Runtime:
         prompt = load_prompt(config.prompt) if config.prompt else default_prompt()
         llm_path = resolve_llm(config.llm)
         tokenizer = Tokenizer(llm_path)
-        model = load_model(llm_path, config.dtype)
+        model = load_model(llm_path, config.dtype, num_threads=config.threads.engine)
         return cls(
             config=config,
             engine=Engine(model, tokenizer, EngineConfig(), clock),
             template=ChatTemplate(tokenizer),
-            recogniser=Recogniser(resolve_asr(config.asr), num_threads=config.threads.recogniser),
+            recogniser=Recogniser(
+                resolve_asr(config.asr),
+                num_threads=config.threads.recogniser,
+                num_workers=config.threads.recogniser_workers,
+            ),
             smart_turn=SmartTurn(resolve_smart_turn(None), config.threads.turn_check),
             synthesizer=HibariSynthesizer(num_threads=config.threads.voice)
             if config.speech == "hibari"

@@ -187,7 +187,9 @@ class Listener:
             self._resume(utterance)
         if self._segmenter.state is SpeechState.SPEAKING:
             self._cut_if_long(utterance, events)
-            if self._partials.is_due(self._now, self._settings):
+            # in the first windows of what may be a pause a partial would only delay the pause's decode
+            is_voiced = probability >= self._segmenter.thresholds.on
+            if is_voiced and self._partials.is_due(self._now, self._settings):
                 request = self._request_decode(utterance, "partial", self._now)
                 events.append(request)
                 self._partials.sent(

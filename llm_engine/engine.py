@@ -134,6 +134,15 @@ class Engine:
         """Give the session's rows back. Idempotent."""
         self._mailbox.close_session(session_id)
 
+    def hold_speculation(self, holder: str) -> None:
+        """Compute nothing ahead until `release_speculation`: the processor is needed for what a
+        turn waits for (a final decode, a piece of speech). Committed replies go on. Idempotent."""
+        self._mailbox.hold(holder)
+
+    def release_speculation(self, holder: str) -> None:
+        """Idempotent; speculation goes on when the last holder has let go."""
+        self._mailbox.release(holder)
+
     def start(self) -> None:
         """Run steps on a thread of the engine's own. Raises RuntimeError if it runs already."""
         if self._thread is not None:
@@ -179,7 +188,10 @@ class Engine:
         commands = self._mailbox.take()
         for command in commands:
             self._sessions.carry_out(command, started)
-        grants = self._scheduler.plan(self._sessions.works(), len(self._sessions))
+        works = self._sessions.works()
+        if self._mailbox.is_held:
+            works = [work for work in works if work.work_class.is_committed]
+        grants = self._scheduler.plan(works, len(self._sessions))
         feeds = [
             feed
             for grant in grants

@@ -84,6 +84,8 @@ class Mailbox:
         self._faces: dict[SessionId, _Face] = {}
         self._num_opened = 0
         self._is_closed = False
+        self._is_nudged = False
+        self._holders: set[str] = set()
 
     @property
     def num_sessions(self) -> int:
@@ -152,9 +154,27 @@ class Mailbox:
             if self._faces.pop(session_id, None) is not None:
                 self._put(Close(session_id))
 
+    def hold(self, holder: str) -> None:
+        """`holder` needs the processor: see `is_held`. Idempotent."""
+        with self._changed:
+            self._holders.add(holder)
+
+    def release(self, holder: str) -> None:
+        """Idempotent."""
+        with self._changed:
+            self._holders.discard(holder)
+            self._is_nudged = True
+            self._changed.notify_all()
+
+    @property
+    def is_held(self) -> bool:
+        """Somebody with more urgent work than speculation is at it."""
+        return bool(self._holders)
+
     def take(self) -> list[Command]:
         """Everything that waits, in the order it came."""
         with self._changed:
+            self._is_nudged = False
             commands = list(self._queue)
             self._queue.clear()
             for command in commands:
@@ -163,9 +183,11 @@ class Mailbox:
             return commands
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Sleep until something waits in the box, or the box is closed."""
+        """Sleep until something waits in the box, a holder lets go, or the box is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: bool(self._queue) or self._is_closed, timeout_s)
+            self._changed.wait_for(
+                lambda: bool(self._queue) or self._is_closed or self._is_nudged, timeout_s
+            )
 
     def close(self) -> None:
         """No further sessions; wakes whoever waits."""

@@ -17,6 +17,7 @@ AUDIBLE_LEVEL = 1e-3
 LEAD_IN_MS = 20
 SENTENCE_PAUSE_MS = 200
 CLAUSE_PAUSE_MS = 90
+CUT_PAUSE_MS = 20  # the sentence goes on in the next piece
 WARM_UP_TEXT = (
     "Hello, this is a blorptz warming up on the 3rd."  # numbers and an unknown word load lazily
 )
@@ -66,7 +67,7 @@ class HibariSynthesizer(Synthesizer):
                 raise SynthesisFailed(f"hibari: {type(cause).__name__}") from cause
             if chunk is None:
                 return
-            pause_ms = CLAUSE_PAUSE_MS if spoken[-1] in ",;:-—–" else SENTENCE_PAUSE_MS
+            pause_ms = _pause_ms(spoken[-1])
             chunk = trim_silence(chunk, pause_ms)
             if len(chunk):
                 yield chunk
@@ -74,6 +75,13 @@ class HibariSynthesizer(Synthesizer):
     def warm_up(self) -> None:
         for _ in self.synthesize(WARM_UP_TEXT):
             pass
+
+
+def _pause_ms(last: str) -> int:
+    """How long to rest after a piece that ends in the character `last`."""
+    if last.isalnum():
+        return CUT_PAUSE_MS
+    return CLAUSE_PAUSE_MS if last in ",;:-—–" else SENTENCE_PAUSE_MS
 
 
 def trim_silence(samples: np.ndarray, pause_ms: int) -> np.ndarray:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from enum import Enum, auto
 
-MAX_FIRST_CHARS = 90
+MAX_FIRST_CHARS = 44  # about 3 s of speech from ten tokens: the first audio waits for no more
 MAX_PIECE_CHARS = 240
 MIN_CLAUSE_CHARS = 24  # about 1.5 s of speech: long enough to hide the synthesis of what follows
 LOOKAHEAD_CHARS = 40  # the most text after an end that can decide about it
@@ -123,11 +123,9 @@ def _find_end(text: str, *, is_first: bool, is_final: bool) -> int | None:
             return None
         if verdict is _Verdict.END:
             return end
-    if not is_complete:
-        return None
-    if len(text) <= max_chars:
-        return len(text)
-    return _forced_cut(window, max_chars)
+    if len(text) > max_chars:  # every mark within reach goes on, whatever follows
+        return _forced_cut(window, max_chars)
+    return len(text) if is_final else None
 
 
 def _judge(

@@ -106,10 +106,12 @@ class SpeechWorker:
         *,
         max_pending: int = 64,
         clock: Callable[[], float] = time.perf_counter,
+        on_busy: Callable[[bool], None] = lambda is_busy: None,
     ) -> None:
         self.synthesizer = synthesizer
         self.max_pending = max_pending
         self._clock = clock
+        self._on_busy = on_busy  # told, on the worker's thread, when a piece begins and ends
         self._wake = threading.Condition()  # guards all below
         self._waiting: list[_Job] = []
         self._ended: deque[_Job] = (
@@ -237,9 +239,11 @@ class SpeechWorker:
                 assert stopped.stopped_as is not None
                 self._tell(stopped.on_done, SpeechDone(stopped.request.key, stopped.stopped_as))
             if job is not None:
+                self._on_busy(True)
                 done = self._speak(job)
                 with self._wake:
                     self._running = None
+                self._on_busy(False)
                 self._tell(job.on_done, done)
 
     def _speak(self, job: _Job) -> SpeechDone:

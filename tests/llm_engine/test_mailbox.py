@@ -109,3 +109,15 @@ def test_threads_that_race_get_turns_without_gaps() -> None:
         thread.join()
     assert sorted(turns) == list(range(80))
     assert sum(isinstance(command, Open) for command in mailbox.take()) == 1
+
+
+def test_it_is_held_until_the_last_holder_lets_go() -> None:
+    box = Mailbox(1, 100)
+    box.hold("recogniser")
+    box.hold("voice")
+    box.hold("voice")
+    box.release("voice")
+    assert box.is_held
+    box.release("recogniser")
+    assert not box.is_held
+    box.wait(timeout_s=60)  # returns at once: letting go wakes the engine
