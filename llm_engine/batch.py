@@ -28,7 +28,9 @@ class Batch:
     positions: torch.Tensor  # [T] int64
     rows: torch.Tensor  # [T] int64, arena row of each token's K/V
     query_start: tuple[int, ...]  # [S+1], tokens of sequence s are query_start[s]:query_start[s+1]
-    extents: tuple[tuple[ExtentView, ...], ...]  # [S] readable rows of each sequence, this batch's included
+    extents: tuple[
+        tuple[ExtentView, ...], ...
+    ]  # [S] readable rows of each sequence, this batch's included
     logit_tokens: torch.Tensor  # [N] int64, indices into T whose logits are wanted
 
     @property
@@ -43,6 +45,9 @@ class Batch:
     def sequence_of(self) -> torch.Tensor:
         """[T] int64: the sequence each token belongs to."""
         counts = torch.tensor(
-            [end - start for start, end in zip(self.query_start, self.query_start[1:], strict=False)]
+            [
+                end - start
+                for start, end in zip(self.query_start, self.query_start[1:], strict=False)
+            ]
         )
         return torch.repeat_interleave(torch.arange(self.num_sequences), counts)
