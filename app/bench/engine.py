@@ -1,0 +1,319 @@
+"""`bench engine`: what the incremental engine saves, beside full re-prefill and two peers.
+
+Figures are medians of one run on an idle engine driven inline; first-token times count from the
+commit. The streams reveal a sentence two words at a time, as partial transcripts do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any, cast
+
+from app.bench.engine_peers import llama_cpp_first_token_ms
+from app.model_store import resolve_llm
+from llm_engine.chat import ChatTemplate
+from llm_engine.engine import Engine
+from llm_engine.events import (
+    EngineEvent,
+    ReplyDelta,
+    ReplyDone,
+    SamplingParams,
+    SessionConfig,
+    SuffixPolicy,
+    TurnStats,
+)
+from llm_engine.model import load_model
+from llm_engine.prompt import Snapshot
+from llm_engine.tokenizer import Tokenizer
+from llm_engine.transformers_peer import TransformersPeer
+from llm_engine.weights import WeightDtype
+
+SYSTEM = "You are a helpful voice assistant. Answer in one or two short sentences."
+FILLER = "The museum by the harbour shows ships, maps and tools of the people who built the town. "
+SENTENCES = (
+    "How old is the Brooklyn Bridge and who built it",
+    "Could you tell me what the weather is like in Paris tomorrow",
+    "I would like to book a table for four people tonight",
+    "What is the tallest mountain in Europe and how high is it",
+    "Please explain in simple words how a sailing boat moves against the wind",
+    "Which train should I take to get to the airport before noon",
+    "Tell me a short story about a dog that found its way home",
+    "How do I make tomato soup without cream for six people",
+)
+NUM_OTHERS = 8
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--llm", default=None, help="model: an id, a path, a hub id")
+    parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16, int8 or int4")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        "--no-peers", action="store_true", help="leave transformers and llama.cpp out"
+    )
+
+
+def run_command(arguments: argparse.Namespace) -> dict[str, Any]:
+    return run(
+        resolve_llm(arguments.llm),
+        dtype=arguments.dtype,
+        num_threads=arguments.threads,
+        repeats=arguments.repeats,
+        with_peers=not arguments.no_peers,
+    )
+
+
+def run(
+    path: Path,
+    *,
+    dtype: str = "auto",
+    num_threads: int = 2,
+    repeats: int = 5,
+    with_peers: bool = True,
+) -> dict[str, Any]:
+    """All scenarios of docs/engine.md. Raises ModelError when the model cannot be loaded."""
+    tokenizer = Tokenizer(path)
+    model = load_model(path, cast(WeightDtype, dtype), num_threads=num_threads)
+    engine = Engine(model, tokenizer)
+    engine.warm_up()
+    bench = EngineBench(engine, tokenizer, repeats)
+    figures: dict[str, Any] = {"model": path.name, "dtype": dtype, "num_threads": num_threads}
+    figures["commit_ready_ms"] = round(bench.commit_ready_ms(), 3)
+    figures |= bench.tail_revision()
+    figures |= bench.middle_edit()
+    figures |= bench.shared_prefix()
+    figures |= bench.partial_streams()
+    figures |= bench.first_token_under_load()
+    if with_peers:
+        ids = bench.long_prompt(0).token_ids
+        figures["transformers_first_token_ms"] = TransformersPeer(path).first_token_ms(ids, repeats)
+        figures |= llama_cpp_first_token_ms(path, ids, num_threads, repeats)
+    stats = engine.stats()
+    figures["step_fixed_ms"] = round(stats.step_fixed_s * 1e3, 2)
+    figures["step_per_token_ms"] = round(stats.step_per_token_s * 1e3, 3)
+    return figures
+
+
+@dataclass
+class Call:
+    """One session of the bench."""
+
+    engine: Engine
+    session: str = ""
+    first_delta_s: float | None = None
+    stats: TurnStats | None = None
+
+    @classmethod
+    def open(cls, engine: Engine, config: SessionConfig) -> Call:
+        call = cls(engine)
+        call.session = engine.open(config, call._on_event)
+        return call
+
+    def _on_event(self, event: EngineEvent) -> None:
+        if isinstance(event, ReplyDelta) and self.first_delta_s is None:
+            self.first_delta_s = time.perf_counter()
+        elif isinstance(event, ReplyDone):
+            self.stats = event.stats
+
+    def first_token_ms(self, snapshot: Snapshot) -> float:
+        """Commit, and step until the first token is delivered."""
+        self.first_delta_s, self.stats = None, None
+        begin = time.perf_counter()
+        self.engine.commit(self.session, snapshot)
+        while self.first_delta_s is None and self.stats is None:
+            self.engine.step()
+        return ((self.first_delta_s or time.perf_counter()) - begin) * 1e3
+
+    def finish(self) -> TurnStats:
+        while self.stats is None:
+            self.engine.step()
+        return self.stats
+
+
+@dataclass
+class EngineBench:
+    """The scenarios, on one engine."""
+
+    engine: Engine
+    tokenizer: Tokenizer
+    repeats: int
+    config: SessionConfig = field(
+        default_factory=lambda: SessionConfig(sampling=SamplingParams(max_tokens=32))
+    )
+    _num_scopes: int = 0
+    _revision: int = 0
+
+    def __post_init__(self) -> None:
+        self._template = ChatTemplate(self.tokenizer)
+
+    # ---- prompts
+
+    def chat(self, words: str, system: str = SYSTEM, after: str = "") -> Snapshot:
+        self._revision += 1
+        return Snapshot(self._revision, self._template.segments(system, (), words, after=after))
+
+    def long_prompt(self, number: int, ending: str = "today") -> Snapshot:
+        """About 300 tokens, the caller's words at their end."""
+        return self.chat(f"{SENTENCES[number % len(SENTENCES)]} {ending}", self._text(260))
+
+    def _text(self, num_tokens: int) -> str:
+        length = len(self.tokenizer.encode(FILLER))
+        return SYSTEM + " " + FILLER * round(num_tokens / length)
+
+    def _call(self, **changes: Any) -> Call:
+        """A session that shares nothing with any before it."""
+        self._num_scopes += 1
+        config = replace(self.config, cache_scope=f"bench-{self._num_scopes}")
+        return Call.open(self.engine, replace(config, **changes))
+
+    def _settle(self) -> None:
+        while self.engine.step() is not None:
+            pass
+
+    def _done(self, *calls: Call) -> None:
+        for call in calls:
+            self.engine.close(call.session)
+        self._settle()
+
+    # ---- scenarios
+
+    def commit_ready_ms(self) -> float:
+        """The final prompt equals the last snapshot: commit to first token."""
+        times = []
+        for number in range(self.repeats):
+            call = self._call()
+            snapshot = self.chat(SENTENCES[number % len(SENTENCES)])
+            self.engine.update(call.session, snapshot)
+            self._settle()
+            times.append(call.first_token_ms(snapshot))
+            self._done(call)
+        return median(times)
+
+    def tail_revision(self) -> dict[str, float]:
+        """The last word of a 300-token prompt is revised at commit, against computing it all."""
+        revised, full = [], []
+        for number in range(self.repeats):
+            call = self._call()
+            self.engine.update(call.session, self.long_prompt(number))
+            self._settle()
+            revised.append(call.first_token_ms(self.long_prompt(number, "tonight")))
+            fresh = self._call()
+            full.append(fresh.first_token_ms(self.long_prompt(number, "tonight")))
+            self._done(call, fresh)
+        return {
+            "tail_revision_ms": round(median(revised), 1),
+            "full_prefill_ms": round(median(full), 1),
+            "tail_revision_speedup": round(median(full) / median(revised), 2),
+        }
+
+    def middle_edit(self) -> dict[str, float]:
+        """A word is added before a suffix of 300 tokens; the same commit under both policies."""
+        times: dict[SuffixPolicy, list[float]] = {}
+        after = "\n\n" + self._text(300)
+        for policy in (SuffixPolicy.ROTATE, SuffixPolicy.RECOMPUTE):
+            times[policy] = []
+            for number in range(self.repeats):
+                call = self._call(suffix_policy=policy, draft_policy=policy)
+                words = SENTENCES[number % len(SENTENCES)]
+                self.engine.update(call.session, self.chat(words, after=after))
+                self._settle()
+                times[policy].append(call.first_token_ms(self.chat(words + " now", after=after)))
+                self._done(call)
+        rotate, recompute = (
+            median(times[p]) for p in (SuffixPolicy.ROTATE, SuffixPolicy.RECOMPUTE)
+        )
+        return {
+            "middle_rotate_ms": round(rotate, 1),
+            "middle_recompute_ms": round(recompute, 1),
+            "middle_rotate_speedup": round(recompute / rotate, 2),
+        }
+
+    def shared_prefix(self) -> dict[str, float]:
+        """Two sessions with the same system prompt of 500 tokens: the second's first token."""
+        first, second = [], []
+        system = self._text(500)
+        for number in range(self.repeats):
+            a = self._call()
+            b = Call.open(
+                self.engine, replace(self.config, cache_scope=f"bench-{self._num_scopes}")
+            )
+            first.append(a.first_token_ms(self.chat(SENTENCES[number % len(SENTENCES)], system)))
+            a.finish()
+            second.append(b.first_token_ms(self.chat(SENTENCES[number % len(SENTENCES)], system)))
+            self._done(a, b)
+        return {
+            "prefix_first_ms": round(median(first), 1),
+            "prefix_second_ms": round(median(second), 1),
+            "prefix_share_ratio": round(median(second) / median(first), 3),
+        }
+
+    def partial_streams(self) -> dict[str, float]:
+        """Whole turns over growing transcripts whose final words were never drafted on."""
+        with_pool = [self._stream(sentence, use_ngram_pool=True) for sentence in SENTENCES]
+        without = [self._stream(sentence, use_ngram_pool=False) for sentence in SENTENCES]
+        return {
+            "tokens_per_pass": _ratio(with_pool, "reply_tokens", "num_passes"),
+            "commit_passes_per_token": _ratio(
+                with_pool, "passes_after_commit", "tokens_after_commit"
+            ),
+            "commit_passes_per_token_without_pool": _ratio(
+                without, "passes_after_commit", "tokens_after_commit"
+            ),
+            "drafted_tokens": sum(stats.drafted_tokens for stats in with_pool),
+            "accepted_tokens": sum(stats.accepted_tokens for stats in with_pool),
+        }
+
+    def _stream(self, sentence: str, *, use_ngram_pool: bool) -> TurnStats:
+        call = self._call(use_ngram_pool=use_ngram_pool)
+        words = sentence.split()
+        for count in range(2, len(words), 2):
+            self.engine.update(call.session, self.chat(" ".join(words[:count])))
+            self._settle()
+        call.first_token_ms(self.chat(sentence + "?"))
+        stats = call.finish()
+        self._done(call)
+        return stats
+
+    def first_token_under_load(self) -> dict[str, float]:
+        """Commit to first token while eight other sessions draft, and while none does."""
+        alone = [self._committed_first_token(()) for _ in range(2 * self.repeats)]
+        others = [self._call(max_turn_draft_tokens=10**6) for _ in range(NUM_OTHERS)]
+        loaded = [self._committed_first_token(others) for _ in range(2 * self.repeats)]
+        self._done(*others)
+        return {
+            "first_token_alone_p90_ms": round(_p90(alone), 1),
+            "first_token_beside_8_p90_ms": round(_p90(loaded), 1),
+            "load_penalty_p90_ms": round(_p90(loaded) - _p90(alone), 1),
+        }
+
+    def _committed_first_token(self, others: Sequence[Call]) -> float:
+        """A step is under way when the commit comes: the time left of it counts too."""
+        call = self._call()
+        self.engine.update(call.session, self.chat(SENTENCES[0]))
+        self._settle()
+        for number, other in enumerate(others):
+            words = f"{SENTENCES[number % len(SENTENCES)]} {self._revision}"
+            self.engine.update(other.session, self.chat(words))
+        begin = time.perf_counter()
+        self.engine.step()  # the step that the commit finds running
+        running_ms = (time.perf_counter() - begin) * 1e3 if others else 0.0
+        taken = call.first_token_ms(self.chat(SENTENCES[0] + " today"))
+        call.finish()
+        self.engine.close(call.session)
+        return taken + running_ms
+
+
+def _ratio(turns: Sequence[TurnStats], over: str, under: str) -> float:
+    def total(name: str) -> float:
+        return float(sum(getattr(stats, name) for stats in turns))
+
+    return round(total(over) / max(1.0, total(under)), 3)
+
+
+def _p90(values: Sequence[float]) -> float:
+    return quantiles(values, n=10)[-1]

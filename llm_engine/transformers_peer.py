@@ -1,0 +1,48 @@
+"""The same model in transformers, for comparison: what a caller without an engine does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+
+class TransformersPeer:
+    """`path`: a GGUF file or a model folder; computed in float32."""
+
+    def __init__(self, path: Path) -> None:
+        where: dict[str, Any] = {"pretrained_model_name_or_path": str(path)}
+        if path.suffix == ".gguf":
+            where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            **where, dtype=torch.float32, local_files_only=True
+        )
+        self._model = loaded.eval()
+
+    def generate(self, ids: Sequence[int], max_tokens: int) -> list[int]:
+        """Greedy continuation of `ids`, the prompt not included."""
+        prompt = torch.tensor([list(ids)])
+        with torch.inference_mode():
+            out = self._model.generate(
+                prompt,
+                attention_mask=torch.ones_like(prompt),
+                do_sample=False,
+                max_new_tokens=max_tokens,
+                pad_token_id=0,
+            )
+        reply: list[int] = out[0, len(ids) :].tolist()
+        return reply
+
+    def first_token_ms(self, ids: Sequence[int], repeats: int) -> float:
+        """Median time of `generate` for one token."""
+        times = []
+        for _ in range(repeats + 1):
+            begin = time.perf_counter()
+            self.generate(ids, 1)
+            times.append((time.perf_counter() - begin) * 1e3)
+        return round(median(times[1:]), 1)  # the first call warms up
