@@ -13,12 +13,12 @@ const element = (id) => document.getElementById(id);
 const view = new View();
 const connection = new Connection(socketUrl());
 
-// One context for both directions; browsers let it run only after a click or a key.
+// Browsers let it run only after a click or a key.
 const context = new AudioContext({ sampleRate: protocol.SAMPLE_RATE_HZ, latencyHint: "interactive" });
 const player = new Player(context, (responseId, playedMs) =>
   connection.send(protocol.playbackReported(responseId, playedMs)),
 );
-const microphone = new Microphone(context, sendFrame, () => {
+const microphone = new Microphone(sendFrame, () => {
   showMicrophone();
   view.showNotice("The microphone was disconnected.");
 });

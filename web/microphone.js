@@ -1,28 +1,26 @@
 // Permission, echo cancellation, and the capture graph.
 //
-// The one place of resampling is the browser's own: the context runs at 24 kHz, so the microphone's
-// audio reaches the worklet at the rate the protocol wants.
+// The graph has a context of its own at the microphone's rate, whatever that is: not every browser
+// connects a microphone to a context of another rate. The worklet resamples.
 
 const ERRORS = {
   NotAllowedError: "The microphone is blocked. Allow it in the address bar, then press the button again.",
   NotFoundError: "No microphone was found.",
   NotReadableError: "The microphone is in use by another program.",
   OverconstrainedError: "This microphone cannot be used.",
-  NotSupportedError: "This browser cannot capture at 24 kHz. Please type, or use another browser.",
 };
 
 export class MicrophoneError extends Error {}
 
 export class Microphone {
-  #context;
   #onFrame;
   #onEnded;
   #stream = null;
-  #nodes = [];
+  #context = null;
+  #source = null;
 
-  // `onFrame` gets Int16Array(480) frames and a level 0..1; it must not keep the frame.
-  constructor(context, onFrame, onEnded) {
-    this.#context = context;
+  // `onFrame` gets Int16Array(480) frames at 24 kHz and a level 0..1; it must not keep the frame.
+  constructor(onFrame, onEnded) {
     this.#onFrame = onFrame;
     this.#onEnded = onEnded;
   }
@@ -37,6 +35,7 @@ export class Microphone {
       throw new MicrophoneError("Browsers give microphones to pages on https:// or localhost only.");
     }
     let stream = null;
+    const context = new AudioContext({ latencyHint: "interactive" });
     try {
       stream = await navigator.mediaDevices.getUserMedia({
         audio: {
@@ -46,17 +45,18 @@ export class Microphone {
           autoGainControl: false, // as "old is simple, and", its first vowel clipped
         },
       });
-      await this.#context.audioWorklet.addModule("capture-worklet.js");
-      const source = this.#context.createMediaStreamSource(stream);
-      const capture = new AudioWorkletNode(this.#context, "capture", { numberOfOutputs: 0 });
+      await context.audioWorklet.addModule("capture-worklet.js");
+      const capture = new AudioWorkletNode(context, "capture", { numberOfOutputs: 0 });
       capture.port.onmessage = ({ data: frame }) => {
         this.#onFrame(frame, level(frame));
         capture.port.postMessage(frame, [frame.buffer]);
       };
-      source.connect(capture);
-      this.#nodes = [source, capture];
+      this.#source = context.createMediaStreamSource(stream); // kept, or Firefox may collect it
+      this.#source.connect(capture);
+      await context.resume();
     } catch (error) {
       stream?.getTracks().forEach((track) => track.stop());
+      void context.close();
       throw new MicrophoneError(ERRORS[error.name] ?? `The microphone failed: ${error.message}`);
     }
     stream.getAudioTracks()[0].onended = () => {
@@ -64,18 +64,13 @@ export class Microphone {
       this.#onEnded();
     };
     this.#stream = stream;
+    this.#context = context;
   }
 
   stop() {
-    for (const node of this.#nodes) {
-      node.disconnect();
-      if (node.port) {
-        node.port.onmessage = null;
-      }
-    }
     this.#stream?.getTracks().forEach((track) => track.stop());
-    this.#nodes = [];
-    this.#stream = null;
+    void this.#context?.close();
+    this.#stream = this.#context = this.#source = null;
   }
 }
 
