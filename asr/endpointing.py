@@ -117,7 +117,7 @@ class SilenceRule:
 # (scripts/fit_endpointing.py); the others are set around it. docs/asr.md has what each costs.
 SILENCE_RULES: dict[Eagerness, SilenceRule] = {
     "high": SilenceRule(((0.7, 0.16, "sure"), (0.4, 0.256, "likely"), (0.0, 0.576, "unlikely"))),
-    "medium": SilenceRule(((0.8, 0.16, "sure"), (0.7, 0.32, "likely"), (0.0, 0.768, "unlikely"))),
+    "medium": SilenceRule(((0.8, 0.16, "sure"), (0.7, 0.256, "likely"), (0.0, 0.704, "unlikely"))),
     "low": SilenceRule(((0.9, 0.416, "sure"), (0.6, 0.8, "likely"), (0.0, 1.504, "hard_bound"))),
 }
 SILENCE_RULES["auto"] = SILENCE_RULES["medium"]
