@@ -240,7 +240,8 @@ def _segment_attention_kernel(
     token = first_token + lane // GROUP  # [M] int64
     head = kv_head * GROUP + lane % GROUP  # [M]
     real = (lane < TILE_TOKENS * GROUP) & (token < last_token)
-    position = tl.load(positions_ptr + token, mask=real, other=-1)
+    # only what row numbers enter is 64 bits wide: registers are what a tile is short of
+    position = tl.load(positions_ptr + token, mask=real, other=-1).to(tl.int32)
     in_head = dim < HEAD_DIM
     q_offset = (token[:, None] * NUM_HEADS + head[:, None]) * HEAD_DIM + dim[None, :]
     q = tl.load(q_ptr + q_offset, mask=real[:, None] & in_head[None, :], other=0.0)
@@ -263,8 +264,8 @@ def _segment_attention_kernel(
     last_extent = tl.load(extent_start_ptr + sequence + 1)
     for extent in range(first_extent, last_extent):
         first_row = tl.load(extents_ptr + extent * 3)
-        num_rows = tl.load(extents_ptr + extent * 3 + 1)
-        first_position = tl.load(extents_ptr + extent * 3 + 2)
+        num_rows = tl.load(extents_ptr + extent * 3 + 1).to(tl.int32)
+        first_position = tl.load(extents_ptr + extent * 3 + 2).to(tl.int32)
         begin = tl.maximum(first_seen - first_position, 0)
         end = tl.minimum(num_rows, last_seen - first_position + 1)
         for start in range(begin, end, BLOCK_N):
@@ -361,7 +362,8 @@ def _segment_attention_triton(
     num_kv_heads = cache.keys.shape[1]
     group = num_heads // num_kv_heads
     few = table.max_queries * group <= 16
-    block_m = max(16 if few else 64, triton.next_power_of_2(group))
+    many = 64 if q.dtype != torch.float32 else 32
+    block_m = max(16 if few else many, triton.next_power_of_2(group))
     num_tiles = num_tokens // (block_m // group) + table.num_sequences
     block_d = max(16, triton.next_power_of_2(head_dim))
     num_splits = _num_splits(num_tiles * num_kv_heads, table.max_readable)
@@ -397,8 +399,9 @@ def _segment_attention_triton(
         BLOCK_N=64 if block_d <= 128 and q.dtype != torch.float32 else 32,
         NUM_SPLITS=num_splits,
         INT8_ROWS=cache.is_quantised,
-        num_warps=4,
+        num_warps=4 if block_m < 64 or block_d <= 64 else 8,
         num_stages=2,
+        maxnreg=255,  # left to itself, ptxas spills a few bytes to fit more programs
     )
     if num_splits > 1:
         launch(

@@ -53,7 +53,9 @@ MAX_SHARED_BYTES = {
     100: 227 * 1024,
 }  # per block, CUDA guide table 21
 MAX_REGISTERS = 255
-SPILL_REASONS: dict[tuple[str, int], str] = {}
+SPILL_REASONS = {
+    ("_segment_attention_kernel", 90): "float32 prefill: IEEE products run without tensor cores",
+}
 
 
 @dataclass(frozen=True, slots=True)
