@@ -21,8 +21,8 @@ class Threads(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="FORESPEAK_THREADS_", frozen=True, extra="forbid")
 
     engine: int = Field(default=2, ge=1, le=256)
-    recogniser: int = Field(default=1, ge=1, le=64)  # within one decode
-    recogniser_workers: int = Field(default=2, ge=1, le=64)  # decodes at once
+    recogniser: int = Field(default=2, ge=1, le=64)  # within one decode
+    recogniser_workers: int = Field(default=1, ge=1, le=64)  # decodes at once
     turn_check: int = Field(default=1, ge=1, le=16)
     voice: int = Field(default=1, ge=1, le=16)
 

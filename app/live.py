@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -46,9 +46,9 @@ class LiveRuntime:
             runtime.recogniser,
             runtime.smart_turn,
             num_threads=config.threads.recogniser_workers,
-            on_busy=self._goes_first("recogniser"),
         )
-        self._speech = SpeechWorker(runtime.synthesizer, on_busy=self._goes_first("voice"))
+        self._speech = SpeechWorker(runtime.synthesizer, on_busy=self._on_speaking)
+        self._num_decodes = 0
         self._sessions: dict[str, LiveSession] = {}
         self._names = itertools.count(1)
 
@@ -86,14 +86,19 @@ class LiveRuntime:
             session.configure(change)
         return session
 
-    def _goes_first(self, worker: str) -> Callable[[bool], None]:
-        """While `worker` is at work, nothing is computed ahead: all share the same few cores."""
+    # What a turn waits for goes before what is computed ahead: all share the same few cores.
+
+    def _on_speaking(self, is_busy: bool) -> None:
+        """On the voice's thread."""
         engine = self.runtime.engine
+        (engine.hold_speculation if is_busy else engine.release_speculation)("voice")
 
-        def on_busy(is_busy: bool) -> None:
-            (engine.hold_speculation if is_busy else engine.release_speculation)(worker)
-
-        return on_busy
+    def on_decodes(self, change: int) -> None:
+        """Decodes were asked for, or their results taken in: by then the engine has the new words
+        and does not go on with the old ones."""
+        self._num_decodes += change
+        engine = self.runtime.engine
+        (engine.hold_speculation if self._num_decodes else engine.release_speculation)("recogniser")
 
     def forget(self, name: str) -> None:
         self._sessions.pop(name, None)
@@ -139,6 +144,7 @@ class LiveSession:
         self._clock_zero_s = time.perf_counter()
         self._has_audio = False
         self._audio_s = 0.0
+        self._num_decodes = 0
         self._num_awaited = 0  # decodes that audio must not run away from
         self._all_answered = asyncio.Event()
         self._closed = False
@@ -178,6 +184,7 @@ class LiveSession:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self._asr.cancel(self.name)
+        self._count_decodes(-self._num_decodes)  # their results are not taken in any more
         self._session.close()
         self._owner.forget(self.name)
         if self._outbox.full():
@@ -246,18 +253,28 @@ class LiveSession:
 
     def submit(self, request: heard.AsrRequest) -> None:
         """The session's ears."""
-        if not (isinstance(request, heard.DecodeRequest) and request.kind == "partial"):
-            self._num_awaited += 1
-        self._asr.submit(
-            self.name, request, lambda result: self._hop(self._on_heard, request, result)
-        )
+        is_decode = isinstance(request, heard.DecodeRequest)
+        is_partial = isinstance(request, heard.DecodeRequest) and request.kind == "partial"
+        self._count_decodes(is_decode)
+        self._num_awaited += not is_partial
 
-    def _on_heard(self, request: heard.AsrRequest, result: heard.AsrResult) -> None:
-        if not (isinstance(request, heard.DecodeRequest) and request.kind == "partial"):
-            self._num_awaited -= 1
-            if not self._num_awaited:
-                self._all_answered.set()
-        self._session.on_heard(result, self.now_s)
+        def on_result(result: heard.AsrResult) -> None:
+            self._hop(self._on_heard, result, is_decode, is_partial)
+
+        self._asr.submit(self.name, request, on_result)
+
+    def _on_heard(self, result: heard.AsrResult, is_decode: bool, is_partial: bool) -> None:
+        self._num_awaited -= not is_partial
+        if not self._num_awaited:
+            self._all_answered.set()
+        try:
+            self._session.on_heard(result, self.now_s)
+        finally:
+            self._count_decodes(-is_decode)
+
+    def _count_decodes(self, change: int) -> None:
+        self._num_decodes += change
+        self._owner.on_decodes(change)
 
     def on_spoken(self, key: str, samples: np.ndarray | None, is_last: bool) -> None:
         self._hop(lambda: self._session.on_spoken(key, samples, is_last, self.now_s))

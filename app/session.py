@@ -106,7 +106,7 @@ class Session:
                 self._take(self._listener.push(samples), now_s)
                 self._watch_overlap(now_s)
             case m.AudioCommitted():
-                self._take(self._listener.commit(), now_s)
+                self._on_audio_committed(now_s)
             case m.AudioCleared():
                 self._take(self._listener.reset(), now_s)
             case m.TextTyped(text=text, final=final):
@@ -227,8 +227,10 @@ class Session:
             )
 
     def _on_draft(self, event: thought.DraftChanged) -> None:
-        if self._utterance is not None:
-            self._emit(m.DraftShown(self._utterance.item_id, event.revision, event.text))
+        if self._may_draft:
+            # a typed message has no item before it is sent
+            item_id = "" if self._utterance is None else self._utterance.item_id
+            self._emit(m.DraftShown(item_id, event.revision, event.text))
         if self._may_draft and self._settings.output_audio and self._settings.speak_ahead:
             self._delivery.held.on_draft(event.text, is_complete=event.is_complete)
 
@@ -263,6 +265,13 @@ class Session:
             self._speaking_since_s = None
             self._take_acts(SpeechHeld(self._settings.interrupt_response), now_s)
         self._delivery.check_heard(now_s)
+
+    def _on_audio_committed(self, now_s: float) -> None:
+        """The client ended the utterance. Where none is open, it is told that nothing was said."""
+        was_open = self._utterance is not None
+        self._take(self._listener.commit(), now_s)
+        if not was_open and self._utterance is None:
+            self._emit(m.TranscriptFinal(self._new_item_id(), ""))
 
     # ---- turns
 

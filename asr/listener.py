@@ -13,7 +13,7 @@ from typing import Literal
 
 from asr.audio import SAMPLE_RATE_HZ, Samples
 from asr.buffer import AudioBuffer
-from asr.end_model import Evidence
+from asr.end_model import Evidence, joint_probability
 from asr.endpointing import (
     SILENCE_RULES,
     SpeechChange,
@@ -56,6 +56,8 @@ CUT_AT_PAUSE_SAMPLES = 8 * SAMPLE_RATE_HZ  # an open segment this long is cut at
 CUT_ANYWHERE_SAMPLES = 20 * SAMPLE_RATE_HZ  # and this long where it sounds least like speech
 CUT_SEARCH_SAMPLES = 5 * SAMPLE_RATE_HZ
 KEEP_IDLE_SAMPLES = SAMPLE_RATE_HZ
+MAX_CHECK_DELAY_SAMPLES = round(0.4 * SAMPLE_RATE_HZ)
+OPEN_BELOW = 0.25  # a joint probability below it: the sentence is open, however it sounds
 
 
 class Listener:
@@ -185,9 +187,11 @@ class Listener:
         elif change is SpeechChange.RESUMED:
             events.append(SpeechResumed(utterance.number, self._now / SAMPLE_RATE_HZ))
             self._resume(utterance)
+        if self._segmenter.state is SpeechState.PAUSED:
+            self._check_turn_if_unsure(utterance, events)
         if self._segmenter.state is SpeechState.SPEAKING:
             self._cut_if_long(utterance, events)
-            # in the first windows of what may be a pause a partial would only delay the pause's decode
+            # in what may be a pause a partial would only delay the pause's own decode
             is_voiced = probability >= self._segmenter.thresholds.on
             if is_voiced and self._partials.is_due(self._now, self._settings):
                 request = self._request_decode(utterance, "partial", self._now)
@@ -239,15 +243,33 @@ class Listener:
         utterance.pause = PauseDecode(self._num_requests - 1, end)
         utterance.turn_probability = None
         utterance.turn_check_revision = None
-        settings = self._settings
-        if settings.turn_detection == "semantic_vad" and settings.use_smart_turn:
-            utterance.turn_check_revision = self._num_requests
-            self._num_requests += 1
-            start = max(utterance.start, self._buffer.start, end - TURN_CHECK_SAMPLES)
-            samples = self._buffer.copy(start, end)
-            events.append(
-                TurnCheckRequest(utterance.number, utterance.turn_check_revision, samples)
-            )
+        utterance.is_turn_checked = False
+
+    def _check_turn_if_unsure(self, utterance: Utterance, events: Events) -> None:
+        """Ask how the pause sounds, where the words and the reply model leave it open.
+
+        The check takes as long as ten reply tokens, on the cores that draft the reply.
+        """
+        pause, settings = utterance.pause, self._settings
+        if utterance.is_turn_checked or pause is None or not utterance.is_complete:
+            return
+        if settings.turn_detection != "semantic_vad" or not settings.use_smart_turn:
+            return
+        evidence = self._evidence(utterance)
+        grace = settings.end_probability_grace_ms * SAMPLE_RATE_HZ // 1000
+        if evidence.end_probability is None and self._buffer.end < self._told_at + grace:
+            return
+        utterance.is_turn_checked = True
+        if self._buffer.end - pause.end > MAX_CHECK_DELAY_SAMPLES:
+            return  # the words came late already: an answer would only be later
+        sure = SILENCE_RULES[settings.eagerness].steps[0][0]
+        if not evidence.text or not OPEN_BELOW < joint_probability(evidence) < sure:
+            return
+        utterance.turn_check_revision = self._num_requests
+        self._num_requests += 1
+        start = max(utterance.start, self._buffer.start, pause.end - TURN_CHECK_SAMPLES)
+        samples = self._buffer.copy(start, pause.end)
+        events.append(TurnCheckRequest(utterance.number, utterance.turn_check_revision, samples))
 
     def _request_decode(
         self, utterance: Utterance, kind: Literal["partial", "pause", "segment"], end: int

@@ -53,6 +53,7 @@ class Utterance:
     agreement: Agreement = field(default_factory=Agreement)
     turn_probability: float | None = None  # of the running pause
     turn_check_revision: int | None = None  # the check awaited
+    is_turn_checked: bool = False  # asked for in the running pause, or not needed
     end_probabilities: dict[str, float] = field(default_factory=dict)  # by prompt text
 
     @property

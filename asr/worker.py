@@ -61,8 +61,6 @@ class AsrWorker:
 
     The queue's bound is one waiting partial per session (a newer one drops the older) beside the
     finals and checks that listeners have out, at most one of each for a paused session.
-
-    `on_busy` is told, on any thread, when work comes to an idle worker and when none is left.
     """
 
     def __init__(
@@ -70,14 +68,10 @@ class AsrWorker:
         decoder: Decoder,
         turn_checker: TurnChecker | None = None,
         num_threads: int = 2,
-        on_busy: Callable[[bool], None] = lambda is_busy: None,
     ) -> None:
         self._decoder = decoder
         self._turn_checker = turn_checker
         self._num_threads = num_threads
-        self._on_busy = on_busy
-        self._telling = threading.Lock()  # keeps the order of what `on_busy` is told
-        self._was_busy = False
         self._changed = threading.Condition()
         self._jobs: list[_Job] = []
         self._numbers = count()
@@ -100,7 +94,6 @@ class AsrWorker:
             self._is_stopping = True
             self._jobs.clear()
             self._changed.notify_all()
-        self._tell_busy()
         for thread in self._threads:
             thread.join()
         self._threads = []
@@ -116,7 +109,6 @@ class AsrWorker:
             self._jobs = [j for j in self._jobs if j not in stale]
             self._jobs.append(job)
             self._changed.notify()
-        self._tell_busy()
         for old in stale:
             request = old.request
             old.on_result(DecodeResult(request.utterance, request.revision, "", dropped=True))
@@ -125,19 +117,10 @@ class AsrWorker:
         """Forget the session's waiting requests; one that runs may still answer."""
         with self._changed:
             self._jobs = [job for job in self._jobs if job.session_id != session_id]
-        self._tell_busy()
 
     def num_waiting(self) -> int:
         with self._changed:
             return len(self._jobs)
-
-    def _tell_busy(self) -> None:
-        with self._telling:
-            with self._changed:
-                is_busy = bool(self._jobs) or self._num_running > 0
-            if is_busy != self._was_busy:
-                self._was_busy = is_busy
-                self._on_busy(is_busy)
 
     # ---- threads
 
@@ -155,7 +138,6 @@ class AsrWorker:
             finally:
                 with self._changed:
                     self._num_running -= 1
-                self._tell_busy()
 
     def _take_batch(self) -> list[_Job]:
         """The most urgent job; while every thread is busy, further partials of like length with it.

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from enum import Enum, auto
 
-MAX_FIRST_CHARS = 44  # about 3 s of speech from ten tokens: the first audio waits for no more
+MAX_FIRST_CHARS = 36  # about 2 s of speech from eight tokens: the first audio waits for no more
 MAX_PIECE_CHARS = 240
-MIN_CLAUSE_CHARS = 24  # about 1.5 s of speech: long enough to hide the synthesis of what follows
+MIN_CLAUSE_CHARS = 16  # about 1 s of speech: long enough to hide the synthesis of what follows
 LOOKAHEAD_CHARS = 40  # the most text after an end that can decide about it
 MAX_GAP_CHARS = 12  # more white space than this ends a piece, whatever follows
 

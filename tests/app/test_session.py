@@ -211,6 +211,23 @@ def test_typed_words_are_drafted_on_and_answered_on_enter() -> None:
     assert stage.of_type(m.ReplyFinished)[0].text == ANSWER
 
 
+def test_the_draft_for_typed_words_is_shown_before_they_are_sent() -> None:
+    stage = Stage()
+    stage.session.on_command(m.TextTyped("what ti", final=False), 0.0)
+    stage.drafts(ANSWER)
+    assert stage.of_type(m.DraftShown)[-1] == m.DraftShown("", 2, ANSWER)
+
+
+def test_ending_an_utterance_that_never_began_is_answered_with_empty_words() -> None:
+    stage = Stage()
+    stage.session.on_command(m.AudioCommitted(), 0.0)
+    assert [event.text for event in stage.of_type(m.TranscriptFinal)] == [""]
+    stage.starts_speaking()
+    stage.listener.script = [[]]
+    stage.session.on_command(m.AudioCommitted(), 0.0)
+    assert len(stage.of_type(m.TranscriptFinal)) == 1  # the open one ends when its words are in
+
+
 def test_typing_while_the_caller_speaks_changes_nothing() -> None:
     stage = Stage()
     stage.starts_speaking()

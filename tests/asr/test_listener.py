@@ -81,6 +81,27 @@ def test_a_greeting_waits_for_what_follows() -> None:
     assert len(caller.ends) == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "is_asked"),
+    [("Go forward", True), ("What is the", False), ("", False)],
+)
+def test_the_sound_of_a_pause_is_asked_about_only_where_the_words_leave_it_open(
+    words: str, is_asked: bool
+) -> None:
+    caller = Caller(answer=lambda r: text_of(r, words)).says(speech(1.0), silence(2.0))
+    assert any(isinstance(request, TurnCheckRequest) for request in caller.requests) is is_asked
+
+
+def test_words_that_come_late_are_judged_as_they_are() -> None:
+    caller = Caller(
+        answer=lambda r: text_of(r, "Go forward"),
+        delay_s=lambda request: 0.5 if is_final(request) else None,
+    )
+    caller.says(speech(1.0), silence(2.0))
+    assert not any(isinstance(request, TurnCheckRequest) for request in caller.requests)
+    assert len(caller.ends) == 1
+
+
 def test_the_end_waits_for_a_late_pause_decode() -> None:
     caller = Caller(delay_s=lambda request: 3.0 if is_final(request) else 0.0)
     caller.says(speech(1.0), silence(2.0))
