@@ -83,6 +83,7 @@ class Engine:
             tokenizer,
             self._cache,
             self._breaker,
+            self._scheduler.cost,
             self._runner.move,
             self._max_tokens,
         )

@@ -86,6 +86,11 @@ class CostModel:
     def seconds(self, num_tokens: int) -> float:
         return self.fixed_s + self.per_token_s * num_tokens
 
+    @property
+    def token_cost(self) -> float:
+        """What one more token adds to a pass, in passes of one token."""
+        return self.per_token_s / self.seconds(1) if self.seconds(1) > 0 else 0.0
+
     def tokens_within(self, seconds: float) -> int:
         """The most tokens a step of that length holds; many where tokens cost nothing."""
         left = seconds - self.fixed_s

@@ -18,7 +18,7 @@ from llm_engine.layout import Layout
 from llm_engine.mailbox import Cancel, Close, Command, Commit, Open, Truncate, Update
 from llm_engine.prompt import Snapshot
 from llm_engine.relayout import Moves
-from llm_engine.scheduler import Grant, Work
+from llm_engine.scheduler import CostModel, Grant, Work
 from llm_engine.sequence import Feed, Outcome, Sequence
 from llm_engine.sequence_kv import SequenceKV
 from llm_engine.tokenizer import Tokenizer
@@ -37,6 +37,7 @@ class Sessions:
         tokenizer: Tokenizer,
         cache: KVCache,
         breaker: CircuitBreaker,
+        cost: CostModel,
         move: Callable[[Moves], None],
         max_tokens: int,
     ) -> None:
@@ -44,6 +45,7 @@ class Sessions:
         self._tokenizer = tokenizer
         self._cache = cache
         self._breaker = breaker
+        self._cost = cost
         self._move = move
         self._max_tokens = max_tokens
         self._sequences: dict[SessionId, Sequence] = {}
@@ -84,7 +86,13 @@ class Sessions:
             config,
             command.on_event,
             SequenceKV(self._cache, config.cache_scope, self._config.slot_rows),
-            TurnReply(command.session_id, config, self._tokenizer, self._config.tie_bound),
+            TurnReply(
+                command.session_id,
+                config,
+                self._tokenizer,
+                self._config.tie_bound,
+                self._cost.token_cost,
+            ),
             self._max_tokens,
         )
 

@@ -30,16 +30,22 @@ class TurnReply:
     """
 
     def __init__(
-        self, session_id: SessionId, config: SessionConfig, tokenizer: Tokenizer, tie_bound: float
+        self,
+        session_id: SessionId,
+        config: SessionConfig,
+        tokenizer: Tokenizer,
+        tie_bound: float,
+        token_cost: float = 0.1,
     ) -> None:
+        """`token_cost`: what one more token adds to a pass, in passes of one token."""
         self._session_id = session_id
         self._config = config
         self._tokenizer = tokenizer
         self._tie_bound = tie_bound
         self._memory = DraftMemory()
         self._pool = NgramPool()
-        self._candidate_length = AdaptiveLength(MAX_CANDIDATES)
-        self._pool_length = AdaptiveLength(MAX_PROPOSALS)
+        self._candidate_length = AdaptiveLength(MAX_CANDIDATES, token_cost=token_cost)
+        self._pool_length = AdaptiveLength(MAX_PROPOSALS, token_cost=token_cost)
         self._candidate = Candidate()
         self._proposals: tuple[int, ...] | None = None  # None: not looked for yet
         self._num_delivered = 0

@@ -91,6 +91,7 @@ def test_the_cost_model_learns_a_line_and_ignores_a_clock_that_stands_still() ->
     assert cost.fixed_s == pytest.approx(0.012, rel=0.02)
     assert cost.per_token_s == pytest.approx(0.0015, rel=0.02)
     assert cost.tokens_within(0.020) == 5
+    assert cost.token_cost == pytest.approx(0.0015 / 0.0135, rel=0.02)
     before = cost.seconds(10)
     cost.add(10, 0.0)
     assert cost.seconds(10) == before
