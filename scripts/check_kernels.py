@@ -53,8 +53,9 @@ MAX_SHARED_BYTES = {
     100: 227 * 1024,
 }  # per block, CUDA guide table 21
 MAX_REGISTERS = 255
+# kernel and the type of its first argument -> why it spills outside the decode step
 SPILL_REASONS = {
-    ("_segment_attention_kernel", 90): "float32 prefill: IEEE products run without tensor cores",
+    ("_segment_attention_kernel", "*fp32"): "IEEE products run without tensor cores",
 }
 
 
@@ -99,6 +100,10 @@ class Variant:
         shown = {k.lower(): v for k, v in self.constants if k.isupper()}
         dtypes = sorted({kind for _, kind in self.signature if kind.startswith("*")} & _SHOWN)
         return " ".join([*dtypes, *(f"{k}={v}" for k, v in shown.items() if v is not False)])
+
+    @property
+    def spill_reason(self) -> str | None:
+        return SPILL_REASONS.get((self.kernel.__name__, self.signature[0][1]))
 
     @property
     def name(self) -> str:
@@ -285,7 +290,7 @@ def problems_of(variant: Variant, capability: int, used: Resources) -> list[str]
         problems.append(f"{used.registers} registers")
     if used.spill_bytes and variant.in_decode:
         problems.append(f"{used.spill_bytes} bytes spilled in the decode step")
-    elif used.spill_bytes and (name, capability) not in SPILL_REASONS:
+    elif used.spill_bytes and variant.spill_reason is None:
         problems.append(f"{used.spill_bytes} bytes spilled without a reason")
     return [f"{name} sm_{capability} {variant.label}: {problem}" for problem in problems]
 
@@ -294,7 +299,7 @@ def notes_of(variant: Variant, used: dict[int, Resources]) -> str:
     notes = ["decode"] if variant.in_decode else []
     for capability, resources in used.items():
         if resources.spill_bytes:
-            reason = SPILL_REASONS.get((variant.kernel.__name__, capability), "no reason known")
+            reason = variant.spill_reason or "no reason known"
             notes.append(f"sm_{capability} spills {resources.spill_bytes} B: {reason}")
     return "; ".join(notes)
 
