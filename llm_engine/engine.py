@@ -68,7 +68,9 @@ class Engine:
         tokenizer: Tokenizer,
         config: EngineConfig | None = None,
         clock: Callable[[], float] = time.monotonic,
+        proposer: Model | None = None,
     ) -> None:
+        """`proposer`: a smaller model of the same vocabulary that guesses tokens to verify."""
         self.config = config or EngineConfig()
         self._tokenizer = tokenizer
         self._clock = clock
@@ -86,6 +88,7 @@ class Engine:
             self._scheduler.cost,
             self._runner.move,
             self._max_tokens,
+            proposer,
         )
         self._thread: threading.Thread | None = None
         self._num_steps = 0

@@ -237,7 +237,7 @@ class Sequence:
         if not num_tokens:
             return None
         if self._wants_tokens:
-            num_tokens += len(self.reply.propose(self.prompt_ids))
+            num_tokens += len(self.reply.propose(self.prompt_ids, self.turn))
         prefix = self.kv.prefix
         prefix_key = None if prefix is None or prefix.is_filled else id(prefix)
         committed_at_s = self.reply.account.committed_at_s
@@ -260,7 +260,9 @@ class Sequence:
         total = sum(stop - start for start, stop in ranges)
         is_sampled = self._wants_tokens and total <= budget
         num_decided = len(self.reply.draft)
-        proposals = self.reply.propose(self.prompt_ids)[: budget - total] if is_sampled else ()
+        proposals = (
+            self.reply.propose(self.prompt_ids, self.turn)[: budget - total] if is_sampled else ()
+        )
         moves = Moves()
         if num_decided + len(proposals):
             moves = self.kv.reserve_reply(num_decided + len(proposals))

@@ -16,6 +16,8 @@ from llm_engine.events import EngineEvent, SessionFailed, SessionId, TurnId
 from llm_engine.kv_cache import KVCache
 from llm_engine.layout import Layout
 from llm_engine.mailbox import Cancel, Close, Command, Commit, Open, Truncate, Update
+from llm_engine.model import Model
+from llm_engine.model_proposer import ModelProposer
 from llm_engine.prompt import Snapshot
 from llm_engine.relayout import Moves
 from llm_engine.scheduler import CostModel, Grant, Work
@@ -40,8 +42,10 @@ class Sessions:
         cost: CostModel,
         move: Callable[[Moves], None],
         max_tokens: int,
+        proposer: Model | None,
     ) -> None:
         self._config = config
+        self._proposer = proposer
         self._tokenizer = tokenizer
         self._cache = cache
         self._breaker = breaker
@@ -92,6 +96,7 @@ class Sessions:
                 self._tokenizer,
                 self._config.tie_bound,
                 self._cost.token_cost,
+                None if self._proposer is None else ModelProposer(self._proposer, self._max_tokens),
             ),
             self._max_tokens,
         )

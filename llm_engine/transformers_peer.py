@@ -1,15 +1,25 @@
-"""The same model in transformers, for comparison: what a caller without an engine does."""
+"""The same model in transformers, for comparison: what a caller without an engine does.
+
+Not a dependency of the engine: compared with where it is installed.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
+
+PEER_PACKAGE = "transformers"
+
+
+def is_installed() -> bool:
+    return find_spec(PEER_PACKAGE) is not None
 
 
 class TransformersPeer:
@@ -19,7 +29,7 @@ class TransformersPeer:
         where: dict[str, Any] = {"pretrained_model_name_or_path": str(path)}
         if path.suffix == ".gguf":
             where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = import_module(PEER_PACKAGE).AutoModelForCausalLM.from_pretrained(
             **where, dtype=torch.float32, local_files_only=True
         )
         self._model = loaded.eval()

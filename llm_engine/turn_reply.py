@@ -13,7 +13,9 @@ from llm_engine.events import (
     SessionId,
     TurnId,
 )
+from llm_engine.model_proposer import ModelProposer
 from llm_engine.proposals import AdaptiveLength, NgramPool
+from llm_engine.sampling import SampleRow
 from llm_engine.tokenizer import Tokenizer
 
 MAX_CANDIDATES = 32  # tokens of an earlier draft verified in one pass
@@ -36,12 +38,15 @@ class TurnReply:
         tokenizer: Tokenizer,
         tie_bound: float,
         token_cost: float = 0.1,
+        proposer: ModelProposer | None = None,
     ) -> None:
-        """`token_cost`: what one more token adds to a pass, in passes of one token."""
+        """`token_cost`: what one more token adds to a pass, in passes of one token. `proposer` is
+        asked where neither an earlier draft nor the pool has a guess."""
         self._session_id = session_id
         self._config = config
         self._tokenizer = tokenizer
         self._tie_bound = tie_bound
+        self._proposer = proposer
         self._memory = DraftMemory()
         self._pool = NgramPool()
         self._candidate_length = AdaptiveLength(MAX_CANDIDATES, token_cost=token_cost)
@@ -98,22 +103,30 @@ class TurnReply:
 
     # ---- deciding
 
-    def propose(self, prompt_ids: tuple[int, ...]) -> tuple[int, ...]:
+    def propose(self, prompt_ids: tuple[int, ...], turn: TurnId = 0) -> tuple[int, ...]:
         """Tokens to verify behind the last decided one."""
         if self._proposals is None:
-            found = self._look_up(prompt_ids)[: max(0, self.draft.room - 1)]
+            found = self._look_up(prompt_ids, turn)[: max(0, self.draft.room - 1)]
             ends = self._tokenizer.eos_ids  # never run: the logits before it tell
             end = next((i for i, token in enumerate(found) if token in ends), len(found))
             self._proposals = found[:end]
         return self._proposals
 
-    def _look_up(self, prompt_ids: tuple[int, ...]) -> tuple[int, ...]:
+    def _look_up(self, prompt_ids: tuple[int, ...], turn: TurnId) -> tuple[int, ...]:
         if self._candidate.token_ids:
             return self._candidate.token_ids[: max(1, self._candidate_length.next_length())]
-        if not self._config.use_ngram_pool:
+        if not self._config.use_ngram_pool and self._proposer is None:
             return ()
         length = self._pool_length.next_length()
-        return self._pool.propose((*prompt_ids, *self.draft.token_ids), length) if length else ()
+        if not length:
+            return ()
+        context = (*prompt_ids, *self.draft.token_ids)
+        found = self._pool.propose(context, length) if self._config.use_ngram_pool else ()
+        if found or self._proposer is None:
+            return found
+        config, index = self._config, len(self.draft)
+        first = SampleRow(config.sampling, config.seed, turn, index, context)
+        return self._proposer.propose(context, length, first)
 
     def decide(
         self,

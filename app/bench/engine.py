@@ -30,7 +30,7 @@ from llm_engine.events import (
 from llm_engine.model import load_model
 from llm_engine.prompt import Snapshot
 from llm_engine.tokenizer import Tokenizer
-from llm_engine.transformers_peer import TransformersPeer
+from llm_engine.transformers_peer import TransformersPeer, is_installed
 from llm_engine.weights import WeightDtype
 
 SYSTEM = "You are a helpful voice assistant. Answer in one or two short sentences."
@@ -91,7 +91,9 @@ def run(
     figures |= bench.first_token_under_load()
     if with_peers:
         ids = bench.long_prompt(0).token_ids
-        figures["transformers_first_token_ms"] = TransformersPeer(path).first_token_ms(ids, repeats)
+        if is_installed():
+            peer = TransformersPeer(path)
+            figures["transformers_first_token_ms"] = peer.first_token_ms(ids, repeats)
         figures |= llama_cpp_first_token_ms(path, ids, num_threads, repeats)
     stats = engine.stats()
     figures["step_fixed_ms"] = round(stats.step_fixed_s * 1e3, 2)

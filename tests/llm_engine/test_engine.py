@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
+from llm_engine.engine import Engine
+from llm_engine.engine_config import EngineConfig
 from llm_engine.errors import (
     EmptyPrompt,
     EngineUnavailable,
@@ -18,6 +21,8 @@ from llm_engine.events import SamplingParams, SessionConfig, SpeculationTrigger
 from llm_engine.prompt import Segment, Snapshot
 from llm_engine.sampling import BadSamplingParams
 from tests.llm_engine.engine_rig import (
+    ByteTokenizer,
+    Clock,
     Events,
     assert_rows_equal_fresh_prefill,
     greedy_twin,
@@ -28,6 +33,7 @@ from tests.llm_engine.engine_rig import (
     tiny_model,
 )
 
+TOKENIZER: Any = ByteTokenizer()
 WORDS = tuple(b"how late is it in the old town today")
 
 
@@ -414,3 +420,17 @@ def test_warm_up_leaves_nothing_behind() -> None:
     stats = engine.stats()
     assert stats.num_sessions == 0 and stats.num_free_rows == stats.num_rows
     assert stats.num_steps > 0
+
+
+def test_a_proposer_model_saves_passes_and_changes_no_token() -> None:
+    sampling = SamplingParams(max_tokens=24, temperature=0.8)
+    replies, passes = [], []
+    for proposer in (None, tiny_model()):
+        config = EngineConfig(num_rows=1024, slot_rows=8)
+        engine = Engine(tiny_model(), TOKENIZER, config, Clock(), proposer)
+        session, events = open_session(engine, sampling=sampling, use_ngram_pool=False)
+        engine.commit(session, prompt(0, WORDS))
+        passes.append(run(engine))
+        replies.append(events.reply(0))
+    assert replies[0] == replies[1]
+    assert passes[1] < passes[0]
