@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from app.errors import ItemNotFound, ItemRejected
 from app.prompt_spec import PromptSpec
 from llm_engine.chat import ChatMessage, ChatTemplate
 from llm_engine.prompt import Segment, Snapshot
+
+Role = Literal["system", "user", "assistant"]
 
 MAX_MESSAGES = 512  # a session's history is bounded: beyond it the oldest turn is forgotten
 
@@ -15,7 +18,7 @@ MAX_MESSAGES = 512  # a session's history is bounded: beyond it the oldest turn 
 @dataclass(slots=True)
 class _Message:
     item_id: str
-    role: str
+    role: Role
     text: str
 
 
@@ -41,7 +44,7 @@ class Conversation:
     def set_spec(self, spec: PromptSpec) -> None:
         self._spec = spec
 
-    def add(self, item_id: str, role: str, text: str) -> None:
+    def add(self, item_id: str, role: Role, text: str) -> None:
         """Append a finished message. Raises ItemRejected for a second message of the same id."""
         if any(message.item_id == item_id for message in self._messages):
             raise ItemRejected(item_id, "an item with this id exists already")

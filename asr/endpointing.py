@@ -120,8 +120,8 @@ SILENCE_RULES: dict[Eagerness, SilenceRule] = {
     "medium": SilenceRule(((0.8, 0.16, "sure"), (0.7, 0.256, "likely"), (0.0, 0.704, "unlikely"))),
     "low": SilenceRule(((0.9, 0.416, "sure"), (0.6, 0.8, "likely"), (0.0, 1.504, "hard_bound"))),
 }
-# "auto" ends no turn before a reply can be ready: on two cores the pause's decode, eight reply tokens
-# and their speech take about half a second, and an earlier end would be heard no sooner.
+# "auto" ends no turn before a reply can be ready: on two cores the pause's decode, eight reply
+# tokens and their speech take half a second, and an earlier end would be heard no sooner.
 SILENCE_RULES["auto"] = SilenceRule(
     ((0.8, 0.48, "sure"), (0.7, 0.512, "likely"), (0.0, 0.704, "unlikely"))
 )

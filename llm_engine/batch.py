@@ -1,8 +1,8 @@
 """One flattened batch: what the runner gives the model for a step.
 
-T tokens of S sequences, each sequence's tokens contiguous and in order of position. K/V of token t is
-written to arena row `rows[t]`; afterwards token t attends to every row of its sequence's extents whose
-position is not greater than its own (and within the sliding window, where the model has one).
+T tokens of S sequences, each sequence's tokens contiguous and in order of position. K/V of token t
+is written to arena row `rows[t]`; afterwards token t attends to every row of its sequence's extents
+whose position is not greater than its own (and within the sliding window, where there is one).
 Positions are compared, never row numbers.
 """
 

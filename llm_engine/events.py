@@ -1,7 +1,7 @@
 """What a session asks for and what the engine answers: small frozen messages.
 
-Events are delivered by `on_event` on the engine's thread (or inside `Engine.step()` when the engine is
-driven inline); the receiver hops to its own thread.
+Events are delivered by `on_event` on the engine's thread (or inside `Engine.step()` when the engine
+is driven inline); the receiver hops to its own thread.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SpeculationTrigger(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How reply tokens are chosen. `temperature` 0 is greedy; noise is keyed by the session seed."""
+    """How reply tokens are chosen. `temperature` 0 is greedy; the session's seed keys the noise."""
 
     temperature: float = 0.0
     top_k: int = 0  # 0: no limit
@@ -48,8 +48,8 @@ class SamplingParams:
 class SessionConfig:
     """Fixed at `Engine.open`.
 
-    `draft_policy` is used for drafts on snapshots that are not at a pause, `suffix_policy` for what is
-    delivered. `cache_scope` bounds prefix sharing: sessions of different scopes share nothing.
+    `draft_policy` is used for drafts on snapshots that are not at a pause, `suffix_policy` for what
+    is delivered. `cache_scope` bounds prefix sharing: sessions of different scopes share nothing.
     """
 
     seed: int = 0
@@ -57,15 +57,15 @@ class SessionConfig:
     suffix_policy: SuffixPolicy = SuffixPolicy.RECOMPUTE
     draft_policy: SuffixPolicy = SuffixPolicy.RECOMPUTE
     max_draft_tokens: int = 48
-    # Stop drafting until commit once the first sentence and the one token after it exist: a sentence
-    # splitter needs what follows ("Dr.", "3.") before it lets the sentence go.
+    # Stop drafting until commit once the first sentence and the one token after it exist: a
+    # sentence splitter needs what follows ("Dr.", "3.") before it lets the sentence go.
     draft_first_sentence: bool = True
     stop: tuple[str, ...] = ()
     cache_scope: str = ""
     trigger: SpeculationTrigger = SpeculationTrigger.PARTIAL
     use_ngram_pool: bool = True
-    # Score snapshots that are not drafted on too (baselines end turns alike). Rows computed for that
-    # alone are dropped before accounted work begins, and its steps are marked as not charged.
+    # Score snapshots that are not drafted on too (baselines end turns alike). Rows computed for
+    # that alone are dropped before accounted work begins; its steps are marked as not charged.
     score_snapshots: bool = True
     max_turn_draft_tokens: int = (
         400  # speculation budget of a turn; drafts at a pause may exceed it
@@ -77,7 +77,7 @@ class SessionConfig:
 
 @dataclass(frozen=True, slots=True)
 class TurnStats:
-    """Accounting of one turn (design §5.7). Times are the engine clock's seconds; None: did not happen."""
+    """Accounting of one turn. Times are the engine clock's seconds; None: did not happen."""
 
     drafted_tokens: int = 0  # tokens computed for snapshots that were not final
     accepted_tokens: int = 0  # of those, delivered
@@ -109,7 +109,7 @@ class SnapshotScored:
 
 @dataclass(frozen=True, slots=True)
 class DraftChanged:
-    """Draft text from `keep_tokens` on is replaced by `token_ids`; `text` is the whole draft's text.
+    """Draft text from `keep_tokens` on is replaced by `token_ids`; `text` is the whole draft's.
 
     `is_complete`: the draft reached the reply's own end (end of message, stop string, max_tokens).
     """
@@ -126,7 +126,7 @@ class DraftChanged:
 class ReplyDelta:
     """Committed reply tokens: never retracted, gapless (`first_index` = tokens delivered before).
 
-    `decided_at_s[i]` is the engine clock's time at which token i was decided (lead time = commit - it).
+    `decided_at_s[i]` is the engine clock's time when token i was decided (lead time = commit - it).
     """
 
     session_id: SessionId

@@ -1,8 +1,8 @@
 """Prompts as the engine sees them: segments of token ids, frozen into numbered snapshots.
 
-A *segment* is a piece of the prompt with its own token list; a *snapshot* is the whole prompt at one
-moment, with a revision that rises strictly within a session. Both are immutable, so that any thread
-may hold one.
+A *segment* is a piece of the prompt with its own token list; a *snapshot* is the whole prompt at
+one moment, with a revision that rises strictly within a session. Both are immutable, so that any
+thread may hold one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Segment:
     """One piece of a prompt.
 
     `prefix` may be shared between sessions of one cache scope, `history` holds one earlier message,
-    `slot` holds words that are still changing, `suffix` follows the slot (passages, assistant header).
+    `slot` holds words that are still changing, `suffix` follows the slot (passages, header).
     """
 
     name: str

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from app.__main__ import main
+
+pytestmark = pytest.mark.models
+
+
+def test_lines_summary_and_the_call_as_heard(
+    bundled_clips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clip = bundled_clips / "gasst_whattimeisit.riff"
+    arguments = ["replay", str(clip), "--clock", "virtual", "--compute", "free"]
+    outputs = ["--json", str(tmp_path / "turns.jsonl"), "--wav", str(tmp_path / "call.wav")]
+    assert main([*arguments, *outputs, "--report", str(tmp_path / "report")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    turn, summary = json.loads(lines[0]), json.loads(lines[-1])["summary"]
+    assert turn["clip"] == clip.name and turn["mode"] == "on" and turn["reply"]
+    assert summary["turns"] == 1 and summary["wer"]["p50"] == 0.0
+    assert (tmp_path / "turns.jsonl").read_text().splitlines() == lines
+    assert (tmp_path / "call.wav").stat().st_size > 10_000
+    assert (tmp_path / "report" / "delays.png").exists()
+
+
+def test_what_is_no_audio_is_reported_and_the_others_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.wav").write_text("this is not audio")
+    (tmp_path / "b.wav").touch()
+    arguments = ["replay", str(tmp_path), "--clock", "virtual", "--compute", "free"]
+    assert main(arguments) == 1  # nothing could be replayed
+    errors = capsys.readouterr().err
+    assert "a.wav" in errors and "b.wav" in errors and "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["missing.wav"], "missing.wav"),
+        (["CLIP", "--clock", "virtual", "--compute", "nowhere.json"], "nowhere.json"),
+        (["CLIP", "--llm", "./no-such/file.gguf"], "no-such/file.gguf"),
+        (["CLIP", "--prompt", "nothing.toml"], "nothing.toml"),
+    ],
+)
+def test_wrong_arguments_are_named_in_one_line(
+    bundled_clips: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clip = str(bundled_clips / "gasst_whattimeisit.riff")
+    assert main(["replay", *(clip if word == "CLIP" else word for word in arguments)]) == 2
+    errors = capsys.readouterr().err.strip()
+    assert said in errors and len(errors.splitlines()) == 1

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import pytest
+
+from app import messages as m
+from app.errors import ItemNotFound
+from llm_engine import events as thought
+from tests.app.fakes import Stage
+
+STORY = "Once there was a king. He had a horse. It could fly."
+
+
+def playing(heard_s: float) -> Stage:
+    """A reply of three pieces of 1 s, sent whole, of which `heard_s` have been played."""
+    stage = Stage()
+    stage.asks("tell me a story")
+    stage.generates(STORY)
+    stage.speaks_all(seconds=1.0)
+    stage.waits(heard_s)
+    return stage
+
+
+def reply_of(stage: Stage) -> m.ReplyStarted:
+    started: m.ReplyStarted = stage.of_type(m.ReplyStarted)[-1]
+    return started
+
+
+def test_a_client_that_played_less_than_the_clock_says_is_believed() -> None:
+    stage = playing(2.5)
+    item_id = reply_of(stage).item_id
+    stage.session.on_command(m.ReplyTruncated(item_id, 1000), stage.now_s)
+    assert stage.conversation.text_of(item_id) == "Once there was a king."
+    assert stage.of_type(m.ReplyCut) == [m.ReplyCut(item_id, 1000)]
+
+
+def test_a_cut_may_be_corrected_by_the_client_afterwards() -> None:
+    stage = playing(1.2)
+    item_id = reply_of(stage).item_id
+    stage.starts_speaking()
+    stage.waits(0.3)
+    assert stage.conversation.text_of(item_id).startswith("Once there was a king.")
+    stage.session.on_command(m.ReplyTruncated(item_id, 100), stage.now_s)
+    assert not stage.conversation.has(item_id)  # of its first word only a part was heard
+
+
+def test_a_playback_mark_moves_the_playing_clock() -> None:
+    stage = playing(0.5)
+    stage.session.on_command(m.PlaybackReported(reply_of(stage).reply_id, 0), stage.now_s)
+    stage.waits(2.9)
+    assert stage.engine.warmed[-1].num_tokens == stage.engine.warmed[0].num_tokens  # still playing
+    stage.waits(0.3)
+    assert stage.engine.warmed[-1].num_tokens > stage.engine.warmed[0].num_tokens
+
+
+def test_truncating_an_unknown_item_is_refused() -> None:
+    stage = playing(0.5)
+    with pytest.raises(ItemNotFound, match="nope"):
+        stage.session._delivery.truncate("nope", 100, stage.now_s)
+
+
+def test_a_reply_of_an_older_engine_session_is_not_taken_for_the_running_one() -> None:
+    stage = Stage()
+    stage.asks("one")
+    stage.session.on_command(
+        m.SettingsChanged(temperature=0.5), stage.now_s
+    )  # a new engine session
+    stage.asks("two")
+    stage.session.on_engine_event(
+        thought.ReplyDelta("engine-1", 0, 0, (1,), "old words", (0.0,)), stage.now_s
+    )
+    assert not stage.of_type(m.ReplyText)
+
+
+def test_speech_that_fails_lets_the_text_reach_its_end() -> None:
+    stage = Stage()
+    stage.asks("hello")
+    stage.generates("Hi there.")
+    (key,) = stage.voice.spoken
+    stage.session.on_spoken(key, None, True, stage.now_s)
+    assert stage.of_type(m.ReplyFinished)[0].reason == "completed"
+    assert not stage.of_type(m.ReplyAudio)

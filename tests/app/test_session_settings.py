@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+from app.messages import SettingsChanged
+from app.session_settings import SessionSettings, changed_listener
+from asr.settings import ListenerSettings
+
+
+def test_only_what_a_change_names_is_changed() -> None:
+    before = SessionSettings()
+    after = before.changed(SettingsChanged(temperature=0.5, output_audio=False))
+    assert after.engine.sampling.temperature == 0.5 and after.output_audio is False
+    assert after.engine.sampling.max_tokens == before.engine.sampling.max_tokens
+    assert after.interrupt_response is before.interrupt_response
+    assert before.changed(SettingsChanged()) == before
+
+
+def test_the_listeners_share_of_a_change_leaves_the_rest_alone() -> None:
+    before = ListenerSettings(silence_ms=400)
+    after = changed_listener(before, SettingsChanged(turn_detection="server_vad", language="de"))
+    assert (after.turn_detection, after.language, after.silence_ms) == ("server_vad", "de", 400)
+    assert changed_listener(before, SettingsChanged(instructions="be brief")) == before
