@@ -56,7 +56,6 @@ CUT_AT_PAUSE_SAMPLES = 8 * SAMPLE_RATE_HZ  # an open segment this long is cut at
 CUT_ANYWHERE_SAMPLES = 20 * SAMPLE_RATE_HZ  # and this long where it sounds least like speech
 CUT_SEARCH_SAMPLES = 5 * SAMPLE_RATE_HZ
 KEEP_IDLE_SAMPLES = SAMPLE_RATE_HZ
-MAX_CHECK_DELAY_SAMPLES = round(0.4 * SAMPLE_RATE_HZ)
 OPEN_BELOW = 0.25  # a joint probability below it: the sentence is open, however it sounds
 
 
@@ -154,6 +153,7 @@ class Listener:
         """Take every window that may be taken."""
         events: Events = []
         while True:
+            self._check_turn_if_unsure(events)
             verdict, reason = self._verdict()
             if verdict is Verdict.WAIT:
                 break
@@ -187,8 +187,6 @@ class Listener:
         elif change is SpeechChange.RESUMED:
             events.append(SpeechResumed(utterance.number, self._now / SAMPLE_RATE_HZ))
             self._resume(utterance)
-        if self._segmenter.state is SpeechState.PAUSED:
-            self._check_turn_if_unsure(utterance, events)
         if self._segmenter.state is SpeechState.SPEAKING:
             self._cut_if_long(utterance, events)
             # in what may be a pause a partial would only delay the pause's own decode
@@ -245,13 +243,18 @@ class Listener:
         utterance.turn_check_revision = None
         utterance.is_turn_checked = False
 
-    def _check_turn_if_unsure(self, utterance: Utterance, events: Events) -> None:
+    def _check_turn_if_unsure(self, events: Events) -> None:
         """Ask how the pause sounds, where the words and the reply model leave it open.
 
         The check takes as long as ten reply tokens, on the cores that draft the reply.
         """
-        pause, settings = utterance.pause, self._settings
+        utterance, settings = self._utterance, self._settings
+        if utterance is None or self._segmenter.state is not SpeechState.PAUSED:
+            return
+        pause = utterance.pause
         if utterance.is_turn_checked or pause is None or not utterance.is_complete:
+            return
+        if utterance.transcript is None or self._forced_reason is not None:
             return
         if settings.turn_detection != "semantic_vad" or not settings.use_smart_turn:
             return
@@ -260,8 +263,6 @@ class Listener:
         if evidence.end_probability is None and self._buffer.end < self._told_at + grace:
             return
         utterance.is_turn_checked = True
-        if self._buffer.end - pause.end > MAX_CHECK_DELAY_SAMPLES:
-            return  # the words came late already: an answer would only be later
         sure = SILENCE_RULES[settings.eagerness].steps[0][0]
         if not evidence.text or not OPEN_BELOW < joint_probability(evidence) < sure:
             return
