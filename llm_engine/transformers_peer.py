@@ -23,14 +23,11 @@ def is_installed() -> bool:
 
 
 class TransformersPeer:
-    """`path`: a GGUF file or a model folder; computed in float32."""
+    """`path`: a model folder (for GGUF files transformers wants a further package); float32."""
 
     def __init__(self, path: Path) -> None:
-        where: dict[str, Any] = {"pretrained_model_name_or_path": str(path)}
-        if path.suffix == ".gguf":
-            where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
         loaded: Any = import_module(PEER_PACKAGE).AutoModelForCausalLM.from_pretrained(
-            **where, dtype=torch.float32, local_files_only=True
+            str(path), dtype=torch.float32, local_files_only=True
         )
         self._model = loaded.eval()
 

@@ -91,7 +91,7 @@ def run(
     figures |= bench.first_token_under_load()
     if with_peers:
         ids = bench.long_prompt(0).token_ids
-        if is_installed():
+        if is_installed() and path.is_dir():
             peer = TransformersPeer(path)
             figures["transformers_first_token_ms"] = peer.first_token_ms(ids, repeats)
         figures |= llama_cpp_first_token_ms(path, ids, num_threads, repeats)

@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import torch
 
 from llm_engine.chat import ChatMessage, ChatTemplate
 from llm_engine.engine import Engine
@@ -13,8 +14,8 @@ from llm_engine.events import SamplingParams, SessionConfig, SpeculationTrigger,
 from llm_engine.model import load_model
 from llm_engine.prompt import Snapshot
 from llm_engine.tokenizer import Tokenizer
-from llm_engine.transformers_peer import TransformersPeer
 from tests.llm_engine.engine_rig import Events, first_difference, run
+from tests.llm_engine.twin import twin_of
 
 SYSTEM = "You are a helpful voice assistant. Answer in one short sentence."
 SPOKEN = (
@@ -33,8 +34,24 @@ class Chat:
     def __init__(self, path: Path) -> None:
         self.tokenizer = Tokenizer(path)
         self.template = ChatTemplate(self.tokenizer)
-        self.engine = Engine(load_model(path, "float32", num_threads=1), self.tokenizer)
-        self.peer = TransformersPeer(path)
+        model = load_model(path, "float32", num_threads=1)
+        self.engine = Engine(model, self.tokenizer)
+        self.twin = twin_of(model)
+
+    def generate(self, ids: tuple[int, ...]) -> list[int]:
+        """The twin's greedy reply."""
+        given = torch.tensor([ids])
+        with torch.inference_mode():
+            out = self.twin.generate(
+                given,
+                attention_mask=torch.ones_like(given),
+                do_sample=False,
+                max_new_tokens=MAX_TOKENS,
+                eos_token_id=sorted(self.tokenizer.eos_ids),
+                pad_token_id=0,
+            )
+        reply: list[int] = out[0, len(ids) :].tolist()
+        return reply
 
     def open(self, **settings: object) -> tuple[str, Events]:
         events = Events()
@@ -89,7 +106,7 @@ def test_revised_transcripts_get_the_reply_of_their_final_words(
             chat.engine.commit(session, snapshot)
             run(chat.engine)
             stats = plain.done[turn].stats
-            generated = chat.peer.generate(snapshot.token_ids, MAX_TOKENS)
+            generated = chat.generate(snapshot.token_ids)
             ends = chat.tokenizer.eos_ids
             end = next((i for i, token in enumerate(generated) if token in ends), len(generated))
             for other in (plain.reply(turn), generated[:end]):
