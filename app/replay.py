@@ -51,7 +51,7 @@ def settings_for(
     if speculation == "on":
         return replace(settings, engine=replace(settings.engine, suffix_policy=suffix_policy))
     trigger = SpeculationTrigger.OFF if speculation == "off" else SpeculationTrigger.PAUSE
-    engine = replace(settings.engine, trigger=trigger, keep_drafts=False, use_ngram_pool=False)
+    engine = replace(settings.engine, trigger=trigger, keep_drafts=False)
     is_ahead = speculation == "pause"
     return replace(settings, engine=engine, compute_ahead=is_ahead, speak_ahead=is_ahead)
 

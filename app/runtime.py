@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,19 +52,17 @@ class Runtime:
     def load(cls, config: AppConfig, clock: Callable[[], float] = time.perf_counter) -> Runtime:
         """Load all models of `config`. Raises ModelError, EngineError or PromptFileError."""
         prompt = load_prompt(config.prompt) if config.prompt else default_prompt()
-        llm_path = resolve_llm(config.llm)
-        tokenizer = Tokenizer(llm_path)
-        model = load_model(llm_path, config.dtype, num_threads=config.threads.engine)
+        with ThreadPoolExecutor(2) as pool:  # two cores halve what a start takes
+            mind = pool.submit(_load_mind, config, clock)
+            ears = pool.submit(_load_ears, config)
+            engine, template = mind.result()
+            recogniser, smart_turn = ears.result()
         return cls(
             config=config,
-            engine=Engine(model, tokenizer, EngineConfig(), clock),
-            template=ChatTemplate(tokenizer),
-            recogniser=Recogniser(
-                resolve_asr(config.asr),
-                num_threads=config.threads.recogniser,
-                num_workers=config.threads.recogniser_workers,
-            ),
-            smart_turn=SmartTurn(resolve_smart_turn(None), config.threads.turn_check),
+            engine=engine,
+            template=template,
+            recogniser=recogniser,
+            smart_turn=smart_turn,
             synthesizer=HibariSynthesizer(num_threads=config.threads.voice)
             if config.speech == "hibari"
             else TextOnly(),
@@ -83,10 +82,12 @@ class Runtime:
 
     def warm_up(self) -> None:
         """Make the first call as fast as the tenth: run every model once."""
-        self.engine.warm_up()
-        self.recogniser.warm_up()
-        self.smart_turn.probability(np.zeros(SAMPLE_RATE_HZ, np.float32))
-        self.synthesizer.warm_up()
+        with ThreadPoolExecutor(2) as pool:
+            engine = pool.submit(self.engine.warm_up)
+            self.recogniser.warm_up()
+            self.smart_turn.probability(np.zeros(SAMPLE_RATE_HZ, np.float32))
+            self.synthesizer.warm_up()
+            engine.result()
 
     def new_session(
         self,
@@ -114,3 +115,19 @@ class Runtime:
             emit=emit,
             on_thought=on_thought,
         )
+
+
+def _load_mind(config: AppConfig, clock: Callable[[], float]) -> tuple[Engine, ChatTemplate]:
+    path = resolve_llm(config.llm)
+    tokenizer = Tokenizer(path)
+    model = load_model(path, config.dtype, num_threads=config.threads.engine)
+    return Engine(model, tokenizer, EngineConfig(), clock), ChatTemplate(tokenizer)
+
+
+def _load_ears(config: AppConfig) -> tuple[Recogniser, SmartTurn]:
+    recogniser = Recogniser(
+        resolve_asr(config.asr),
+        num_threads=config.threads.recogniser,
+        num_workers=config.threads.recogniser_workers,
+    )
+    return recogniser, SmartTurn(resolve_smart_turn(None), config.threads.turn_check)

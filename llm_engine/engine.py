@@ -171,7 +171,7 @@ class Engine:
         token = min(self._tokenizer.sentence_end_ids, default=0)
         for num_tokens in (1, 4, 16, 48, 1):
             segments = (Segment("warm-up", "history", (token,) * num_tokens),)
-            config = SessionConfig(sampling=SamplingParams(max_tokens=2), use_ngram_pool=False)
+            config = SessionConfig(sampling=SamplingParams(max_tokens=2))
             session_id = self.open(config, lambda event: None)
             self.commit(session_id, Snapshot(0, segments))
             while self.step() is not None:

@@ -63,7 +63,7 @@ class SessionConfig:
     stop: tuple[str, ...] = ()
     cache_scope: str = ""
     trigger: SpeculationTrigger = SpeculationTrigger.PARTIAL
-    use_ngram_pool: bool = True
+    use_ngram_pool: bool = False  # docs/log.md has what it gained: too little to be on
     # Score snapshots that are not drafted on too (baselines end turns alike). Rows computed for
     # that alone are dropped before accounted work begins; its steps are marked as not charged.
     score_snapshots: bool = True

@@ -37,6 +37,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     pull = actions.add_parser("pull", help="fetch and check models (default: those a start needs)")
     pull.add_argument("ids", nargs="*", metavar="ID", help="ids as printed by `models list`")
     pull.add_argument("--test", action="store_true", help="also what the tests need")
+    pull.add_argument("--verify", action="store_true", help="read and check what is here as well")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -46,12 +47,15 @@ def run(arguments: argparse.Namespace) -> int:
             console.width = 120  # a pipe has no width; rich would take 80 and fold
         console.print(_listing(ModelCache()))
         return 0
-    pull_models(_chosen(arguments.ids, arguments.test))
+    pull_models(_chosen(arguments.ids, arguments.test), verify=arguments.verify)
     return 0
 
 
-def pull_models(entries: Sequence[ModelEntry]) -> None:
-    """Fetch what is missing, with a bar per model on stderr; present files are read and checked."""
+def pull_models(entries: Sequence[ModelEntry], *, verify: bool = False) -> None:
+    """Fetch what is missing, with a bar per model on stderr.
+
+    What is fetched is checked before it is put in place; `verify` reads present files again.
+    """
     cache = ModelCache()
     console = Console(stderr=True)
     columns = (
@@ -66,7 +70,7 @@ def pull_models(entries: Sequence[ModelEntry]) -> None:
             task = bars.add_task(entry.id, total=total, stage="checking")
             if not console.is_terminal and cache.find(entry) is None:
                 console.print(f"fetching {entry.id} ({total / 1e6:.0f} MB)")
-            cache.pull(entry, _updater(bars, task), verify=True)
+            cache.pull(entry, _updater(bars, task), verify=verify)
 
 
 def _updater(bars: Progress, task: TaskID) -> model_cache.OnProgress:

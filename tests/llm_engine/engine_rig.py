@@ -108,6 +108,7 @@ def make_engine(model: Model | None = None, **sizes: Any) -> Engine:
 
 def open_session(engine: Engine, **settings: Any) -> tuple[str, Events]:
     events = Events()
+    settings = {"use_ngram_pool": True, **settings}  # the harder case: more is proposed
     return engine.open(SessionConfig(**settings), events), events
 
 

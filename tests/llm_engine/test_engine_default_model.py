@@ -56,6 +56,7 @@ class Chat:
     def open(self, **settings: object) -> tuple[str, Events]:
         events = Events()
         sampling = SamplingParams(max_tokens=MAX_TOKENS)
+        settings = {"use_ngram_pool": True, **settings}
         config = SessionConfig(sampling=sampling, **settings)  # type: ignore[arg-type]
         return self.engine.open(config, events), events
 

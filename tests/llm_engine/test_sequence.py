@@ -86,7 +86,7 @@ def test_without_speculation_only_the_score_is_wanted_and_its_rows_are_dropped()
 
 
 def test_a_committed_reply_asks_for_its_prompt_then_for_one_token_after_another() -> None:
-    made = sequence(use_ngram_pool=False)
+    made = sequence()
     set_prompt(made, prompt(0, WORDS), turn=0)
     work = made.work()
     assert work is not None and work.work_class is WorkClass.COMMITTED_PREFILL
@@ -98,7 +98,7 @@ def test_a_committed_reply_asks_for_its_prompt_then_for_one_token_after_another(
 
 
 def test_drafting_stops_at_its_budget_but_not_at_a_pause() -> None:
-    made = sequence(max_turn_draft_tokens=2, use_ngram_pool=False)
+    made = sequence(max_turn_draft_tokens=2)
     set_prompt(made, prompt(0, WORDS))
     step(made, b"a")
     step(made, b"b")
@@ -125,7 +125,7 @@ def test_a_draft_on_approximate_rows_is_only_a_candidate_for_the_exact_prompt() 
 
 
 def test_a_reply_ends_where_the_context_does() -> None:
-    made = sequence(max_tokens=len(prompt(0, WORDS).token_ids) + 2, use_ngram_pool=False)
+    made = sequence(max_tokens=len(prompt(0, WORDS).token_ids) + 2)
     set_prompt(made, prompt(0, WORDS), turn=0)
     step(made, b"a")
     step(made, b"b")

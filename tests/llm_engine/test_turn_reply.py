@@ -54,7 +54,7 @@ def test_the_old_draft_is_proposed_for_the_new_prompt_and_keeps_its_times() -> N
 
 
 def test_without_keep_drafts_nothing_is_proposed_or_remembered() -> None:
-    reply = reply_side(keep_drafts=False, use_ngram_pool=False)
+    reply = reply_side(keep_drafts=False)
     decide(reply, b"hello")
     reply.change_prompt((1, 2), (1, 3), room=100, is_exact=True)
     assert reply.propose((1, 3)) == ()
@@ -74,7 +74,7 @@ def test_a_prompt_that_returns_has_its_reply_decided() -> None:
 
 
 def test_another_turn_knows_nothing_of_the_drafts_before_but_may_guess_from_them() -> None:
-    reply = reply_side()
+    reply = reply_side(use_ngram_pool=True)
     decide(reply, b"hello there")
     reply.start_turn()
     reply.change_prompt((1, 2), (1, 2, 3), room=100, is_exact=True)
@@ -119,7 +119,7 @@ def test_an_abandoned_reply_says_why() -> None:
 
 
 def test_drafts_that_never_survive_are_kept_short_until_a_pause() -> None:
-    reply = reply_side(draft_first_sentence=False, use_ngram_pool=False)
+    reply = reply_side(draft_first_sentence=False)
     for number in range(12):
         decide(reply, b"0123456789abc")
         reply.change_prompt((number,), (number + 1,), room=100, is_exact=True)

@@ -15,8 +15,7 @@ def pulled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     ids: list[str] = []
 
     def pull(self: ModelCache, entry: ModelEntry, on_progress: OnProgress, *, verify: bool) -> Path:
-        assert verify
-        ids.append(entry.id)
+        ids.append(f"{entry.id} again" if verify else entry.id)
         on_progress(Progress(entry.id, "ready", entry.download_bytes, entry.download_bytes))
         return tmp_path
 
@@ -28,6 +27,11 @@ def pulled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 def test_pull_alone_takes_what_a_start_needs(pulled: list[str]) -> None:
     assert main(["models", "pull"]) == 0
     assert pulled == ["smollm2-135m-instruct", "whisper-tiny.en", "smart-turn-v3.2"]
+
+
+def test_pull_reads_what_is_there_again_when_asked_to(pulled: list[str]) -> None:
+    assert main(["models", "pull", "--verify", "smart-turn-v3.2"]) == 0
+    assert pulled == ["smart-turn-v3.2 again"]
 
 
 def test_pull_for_tests_adds_the_tokenizers(pulled: list[str]) -> None:
