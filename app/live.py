@@ -32,7 +32,7 @@ logger = structlog.get_logger()
 FRAME_SAMPLES = SAMPLE_RATE_HZ // 50
 STALL_S = 0.2  # a stream that is silent for this long gets silence inserted
 MAX_QUEUED_COMMANDS = 64  # overflow policy: `send` waits, so the socket is not read
-MAX_QUEUED_EVENTS = 4096  # overflow policy: the session ends; its client does not read
+MAX_QUEUED_EVENTS = 4096  # overflow policy: the session fails; its client does not read
 AHEAD_S = 0.1  # audio may run ahead of the clock this far while a decode is awaited
 
 
@@ -148,6 +148,7 @@ class LiveSession:
         self._num_awaited = 0  # decodes that audio must not run away from
         self._all_answered = asyncio.Event()
         self._closed = False
+        self._has_failed = False
         self._session: Session = owner.runtime.new_session(
             name,
             settings,
@@ -168,7 +169,7 @@ class LiveSession:
 
     async def send(self, command: m.ClientCommand) -> None:
         """Hand over a command; waits while too many are queued. Ignored once closed."""
-        if not self._closed:
+        if not self._closed and not self._has_failed:
             await self._inbox.put(command)
 
     async def events(self) -> AsyncIterator[m.ServerEvent]:
@@ -201,8 +202,7 @@ class LiveSession:
                 raise
             except Exception:
                 logger.exception("session failed", session=self.name)
-                self._emit(m.ErrorReported("internal_error", "the session failed", fatal=True))
-                return
+                self._fail("internal_error", "the session failed")
 
     async def _take_next(self) -> None:
         try:
@@ -238,16 +238,21 @@ class LiveSession:
         await asyncio.sleep(0)
 
     def _emit(self, event: m.ServerEvent) -> None:
-        if self._closed:
+        if self._closed or self._has_failed:
             return
-        try:
+        if self._outbox.full():
+            self._fail("client_too_slow", "the client does not read")
+        else:
             self._outbox.put_nowait(event)
-        except asyncio.QueueFull:
+
+    def _fail(self, code: str, message: str) -> None:
+        """Say why, as the last event, and do nothing more until the owner closes the session."""
+        self._has_failed = True
+        while self._outbox.qsize() > self._outbox.maxsize - 2:
             self._outbox.get_nowait()
-            self._outbox.put_nowait(
-                m.ErrorReported("client_too_slow", "the client does not read", fatal=True)
-            )
-            self._task.cancel()
+        self._outbox.put_nowait(m.ErrorReported(code, message, fatal=True))
+        self._outbox.put_nowait(None)
+        self._task.cancel()
 
     # ---- ports to the workers; results come back to the loop
 
@@ -290,13 +295,13 @@ class LiveSession:
         """Continue on the event loop. A loop or session that is gone wants no more results."""
 
         def guarded() -> None:
-            if self._closed:
+            if self._closed or self._has_failed:
                 return
             try:
                 call(*args)
             except Exception:
                 logger.exception("session failed", session=self.name)
-                self._emit(m.ErrorReported("internal_error", "the session failed", fatal=True))
+                self._fail("internal_error", "the session failed")
 
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(guarded)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import pytest_asyncio
 
 from app import messages as m
 from app.config import AppConfig
@@ -14,19 +15,19 @@ from app.live import LiveRuntime, LiveSession
 from app.runtime import Runtime
 from asr.audio import read_file
 
-pytestmark = pytest.mark.models
+pytestmark = [pytest.mark.models, pytest.mark.asyncio(loop_scope="module")]
 
 
-@pytest.fixture(scope="module")
-def runtime(smollm2_path: Path, whisper_path: Path, smart_turn_path: Path) -> Runtime:
-    return Runtime.load(AppConfig(max_sessions=2, max_reply_tokens=16))
-
-
-@pytest.fixture
-async def live(runtime: Runtime) -> AsyncIterator[LiveRuntime]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def live(
+    smollm2_path: Path, whisper_path: Path, smart_turn_path: Path
+) -> AsyncIterator[LiveRuntime]:
+    """Started once: an engine that was stopped does not start again."""
+    runtime = Runtime.load(AppConfig(max_sessions=2, max_reply_tokens=16))
     live = LiveRuntime(runtime)
     await live.start()
     yield live
+    assert live.num_sessions == 0
     await live.stop()
     runtime.engine.check_integrity()
 

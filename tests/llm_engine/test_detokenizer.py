@@ -27,7 +27,8 @@ def test_every_prefix_equals_the_full_decode_without_its_unfinished_character(
         shown += detokenizer.push([token])
         whole = smollm2_tokenizer.decode(ids[:count])
         assert whole.startswith(shown)
-        assert whole[len(shown) :] in ("", "\ufffd")
+        # an unfinished character has at most three bytes, and broken ones may come as one mark each
+        assert whole[len(shown) :] in ("", "\ufffd", "\ufffd" * 2, "\ufffd" * 3)
     assert shown + detokenizer.finish() == smollm2_tokenizer.decode(ids)
 
 
