@@ -259,7 +259,8 @@ class _EngineServer:
             self._call.jobs.append(
                 Job("step", measured_s, num_passes=report.num_passes, num_tokens=report.num_tokens)
             )
-            cost_s = measured_s if costs is None else costs.of_step(report)
+            if report.is_charged:  # what only scores a baseline's transcripts costs it nothing
+                cost_s = measured_s if costs is None else costs.of_step(report)
         end_s = self._call.now_s + cost_s
         self._ended_at_s[self._call.now_s] = end_s
         self._is_busy = True
