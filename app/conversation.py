@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from app.errors import ItemNotFound, ItemRejected
+from app.errors import ItemNotFound, ItemRejected, PromptTooLarge
 from app.prompt_spec import PromptSpec
 from llm_engine.chat import ChatMessage, ChatTemplate
 from llm_engine.prompt import Segment, Snapshot
@@ -42,7 +42,16 @@ class Conversation:
         return self._spec
 
     def set_spec(self, spec: PromptSpec) -> None:
+        """Raises PromptTooLarge, and keeps the old one, if it leaves no room for the caller."""
+        segments = self._template.segments(
+            spec.system, (), "", before=spec.before, after=spec.after
+        )
+        num_tokens = sum(len(segment.token_ids) for segment in segments)
+        max_tokens = self._max_prompt_tokens * 3 // 4
+        if num_tokens > max_tokens:
+            raise PromptTooLarge(num_tokens, max_tokens)
         self._spec = spec
+        self.begin_turn()
 
     def add(self, item_id: str, role: Role, text: str) -> None:
         """Append a finished message. Raises ItemRejected for a second message of the same id."""

@@ -7,6 +7,7 @@ ForespeakError
 ├── SessionError             a client asked its session for something it cannot have
 │   ├── ItemNotFound         a conversation item that does not exist
 │   ├── ItemRejected         an item that cannot be added
+│   ├── PromptTooLarge       instructions that leave no room for a conversation
 │   └── SessionLimitReached  as many sessions as configured are open already
 └── ModelError
     ├── UnknownModel         an id that is in no table and is no path
@@ -68,6 +69,15 @@ class ItemRejected(SessionError):
     def __init__(self, item_id: str, reason: str) -> None:
         super().__init__(f"item {item_id!r}: {reason}")
         self.item_id = item_id
+
+
+class PromptTooLarge(SessionError):
+    code = "instructions_too_long"
+
+    def __init__(self, num_tokens: int, max_tokens: int) -> None:
+        super().__init__(f"the instructions make {num_tokens} tokens, {max_tokens} at most fit")
+        self.num_tokens = num_tokens
+        self.max_tokens = max_tokens
 
 
 class SessionLimitReached(SessionError):

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import structlog
 from websockets.asyncio.server import Server as WebSocketServer
 from websockets.asyncio.server import ServerConnection, serve
-from websockets.datastructures import Headers
+from websockets.datastructures import Headers, MultipleValuesError
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
@@ -142,6 +142,12 @@ class Server:
 
     def _answer_request(self, socket: ServerConnection, request: Request) -> Response | None:
         """Answer a plain GET, or let a WebSocket in by returning None."""
+        try:
+            return self._answer(request)
+        except (MultipleValuesError, ValueError) as wrong:  # two Host headers, "http://[bad"
+            return _response(400, "", f"bad request: {type(wrong).__name__}\n".encode())
+
+    def _answer(self, request: Request) -> Response | None:
         host = request.headers.get("Host", "")
         path = urlsplit(request.path).path
         if path == REALTIME_PATH:
@@ -166,16 +172,15 @@ class Server:
     # ---- sessions
 
     async def _serve_client(self, socket: ServerConnection) -> None:
+        assert socket.request is not None
+        is_beta = _speaks_beta(socket.request)  # before there is a session to be closed
         try:
             session = self._source.open_session()
         except SessionLimitReached as limit:
             await _turn_away(socket, limit)
             return
         log = logger.bind(session=session.name)
-        assert socket.request is not None
-        adapter = RealtimeAdapter(
-            session.name, self._defaults, is_beta=_speaks_beta(socket.request)
-        )
+        adapter = RealtimeAdapter(session.name, self._defaults, is_beta=is_beta)
         connection = Connection(socket, session, adapter, self._limits)
         self._connections.add(connection)
         log.info("session opened")
@@ -239,7 +244,7 @@ def _select_subprotocol(
 def _speaks_beta(request: Request) -> bool:
     if BETA_SUBPROTOCOL in _subprotocols(request):
         return True
-    return BETA_HEADER in request.headers.get("OpenAI-Beta", "")
+    return any(BETA_HEADER in value for value in request.headers.get_all("OpenAI-Beta"))
 
 
 def _response(

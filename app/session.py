@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -36,6 +37,8 @@ from app.turn import (
 from asr import events as heard
 from asr.listener import Listener
 from llm_engine import events as thought
+from llm_engine.errors import EngineError
+from llm_engine.prompt import Snapshot
 
 INTERRUPT_MS = (
     180  # the caller must have spoken this long before a reply is cut: blips do not count
@@ -206,7 +209,12 @@ class Session:
         self._scored[snapshot.revision] = (transcript.utterance, transcript.revision)
         while len(self._scored) > MAX_TRACKED_REVISIONS:
             del self._scored[next(iter(self._scored))]
-        self._engine.update(self._engine_id, snapshot)
+        self._speculate(snapshot)
+
+    def _speculate(self, snapshot: Snapshot) -> None:
+        """What cannot be computed ahead is reported when it is asked for."""
+        with suppress(EngineError):
+            self._engine.update(self._engine_id, snapshot)
 
     @property
     def _may_draft(self) -> bool:
@@ -216,7 +224,7 @@ class Session:
     def _warm_prompt(self) -> None:
         """Let the engine compute what is known of the next prompt while nobody waits."""
         if self._settings.compute_ahead and self._may_draft:
-            self._engine.update(self._engine_id, self._conversation.snapshot(""))
+            self._speculate(self._conversation.snapshot(""))
 
     def _on_scored(self, event: thought.SnapshotScored, now_s: float) -> None:
         source = self._scored.get(event.revision)
@@ -302,7 +310,12 @@ class Session:
         snapshot = self._conversation.snapshot(turn.prompt_text or None, at_pause=True)
         if turn.prompt_text:
             self._conversation.add(turn.item_id, "user", turn.prompt_text)
-        engine_turn = self._engine.commit(self._engine_id, snapshot)
+        try:
+            engine_turn = self._engine.commit(self._engine_id, snapshot)
+        except EngineError as error:  # e.g. the client's own messages are too long
+            self._emit(m.ErrorReported("reply_failed", str(error)))
+            self._on_reply_over(now_s)
+            return
         self._delivery.begin(turn, self._engine_id, engine_turn, self._new_item_id())
 
     def _on_reply_over(self, now_s: float) -> None:
@@ -328,7 +341,7 @@ class Session:
             return  # while the caller speaks, the voice has the turn
         if not final:
             if self._may_draft:
-                self._engine.update(self._engine_id, self._conversation.snapshot(text))
+                self._speculate(self._conversation.snapshot(text))
             return
         turn = Turn(self._new_item_id(), Timeline(speech_end_s=now_s, eou_s=now_s), text, text)
         self._emit(m.TranscriptFinal(turn.item_id, turn.text))

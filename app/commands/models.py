@@ -71,6 +71,7 @@ def pull_models(entries: Sequence[ModelEntry], *, verify: bool = False) -> None:
             if not console.is_terminal and cache.find(entry) is None:
                 console.print(f"fetching {entry.id} ({total / 1e6:.0f} MB)")
             cache.pull(entry, _updater(bars, task), verify=verify)
+            bars.update(task, completed=total, stage="ready")
 
 
 def _updater(bars: Progress, task: TaskID) -> model_cache.OnProgress:

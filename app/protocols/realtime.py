@@ -10,6 +10,7 @@ add the server events `forespeak.transcript.changed`, `forespeak.draft.changed` 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -73,6 +74,9 @@ class RealtimeAdapter:
         return done
 
 
+_SURROGATE = re.compile(r"\\u[dD][89abAB-fF]")
+
+
 def _parse(message: str | bytes) -> dict[str, Any]:
     if isinstance(message, bytes):
         raise ProtocolError("binary_message", f"{len(message)} bytes of binary: send JSON text")
@@ -82,4 +86,15 @@ def _parse(message: str | bytes) -> dict[str, Any]:
         raise ProtocolError("invalid_json", f"not JSON: {cause}") from cause
     if not isinstance(event, dict):
         raise ProtocolError("invalid_json", f"not an object but {type(event).__name__}")
+    if _SURROGATE.search(message) and not _is_unicode(event):
+        raise ProtocolError("invalid_text", "half of a surrogate pair (\\ud800 to \\udfff) alone")
     return event
+
+
+def _is_unicode(event: dict[str, Any]) -> bool:
+    """JSON can spell halves of surrogate pairs, which no text can hold."""
+    try:
+        json.dumps(event, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from app.conversation import MAX_MESSAGES, Conversation
-from app.errors import ItemNotFound, ItemRejected
+from app.errors import ItemNotFound, ItemRejected, PromptTooLarge
 from app.prompt_spec import PromptSpec
 from tests.app.fakes import FakeTemplate
 
@@ -75,3 +75,10 @@ def test_history_never_grows_beyond_its_bound() -> None:
         talk.add(str(number), "user", "x")
     assert not talk.has("0") and talk.has(str(MAX_MESSAGES + 9))
     assert prompt(talk, "").count("user:") <= MAX_MESSAGES
+
+
+def test_instructions_that_leave_no_room_are_refused_and_the_old_ones_stay() -> None:
+    talk = conversation(max_prompt_tokens=100)
+    with pytest.raises(PromptTooLarge, match="at most"):
+        talk.set_spec(PromptSpec("be brief. " * 100))
+    assert prompt(talk, "hi").startswith("sys")

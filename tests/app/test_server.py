@@ -16,6 +16,7 @@ import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -301,6 +302,32 @@ async def test_beta_clients_are_known_by_their_header(server):
     async with client_of(server, additional_headers=headers) as client:
         event = await receive(client, "session.created")
         assert event["session"]["input_audio_format"] == "pcm16"
+
+
+async def test_a_header_sent_twice_is_read_and_leaks_no_session(server, runtime):
+    headers = [("OpenAI-Beta", "assistants=v2"), ("OpenAI-Beta", "realtime=v1")]
+    async with client_of(server, additional_headers=headers) as client:
+        event = await receive(client, "session.created")
+        assert event["session"]["input_audio_format"] == "pcm16"
+    async with asyncio.timeout(TIMEOUT_S):
+        while runtime.num_sessions:  # noqa: ASYNC110 (the fake runtime has no event to wait for)
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("request_line", ["GET //[ HTTP/1.1", "GET http://[bad HTTP/1.1"])
+async def test_a_request_that_makes_no_sense_is_a_bad_request(server, request_line):
+    address = urlsplit(server.url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    for host in ("Host: 127.0.0.1\r\n", "Host: 127.0.0.1\r\nHost: two\r\n"):
+        writer.write(f"{request_line}\r\n{host}\r\n".encode())
+        async with asyncio.timeout(TIMEOUT_S):
+            assert b" 400 " in await reader.readline()
+        writer.close()
+        await writer.wait_closed()
+        reader, writer = await asyncio.open_connection(address.hostname, address.port)
+        request_line = "GET / HTTP/1.1"
+    writer.close()
+    await writer.wait_closed()
 
 
 # ---- the end

@@ -2,11 +2,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from app import messages as m
 from app.session import MAX_QUEUED_TURNS
 from app.session_settings import SessionSettings
 from asr import events as heard
 from llm_engine import events as thought
+from llm_engine.errors import PromptTooLong
+from llm_engine.prompt import Snapshot
 from tests.app.fakes import Stage
 
 ANSWER = "It is three o'clock. Anything else?"
@@ -308,3 +312,20 @@ def test_closing_gives_everything_back() -> None:
     stage.session.close()
     assert stage.engine.num_closed == 1
     assert stage.voice.cancelled == list(stage.voice.spoken)
+
+
+def test_a_prompt_that_the_engine_refuses_costs_the_turn_and_not_the_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage()
+
+    def refuse(session_id: str, snapshot: Snapshot) -> int:
+        raise PromptTooLong(snapshot.num_tokens, 10)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stage.engine, "commit", refuse)
+        patched.setattr(stage.engine, "update", refuse)
+        stage.asks("far too much")
+    assert [error.code for error in stage.of_type(m.ErrorReported)] == ["reply_failed"]
+    stage.asks("less")
+    assert len(stage.engine.commits) == 1

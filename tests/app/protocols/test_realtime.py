@@ -31,6 +31,8 @@ def test_a_session_begins_with_its_settings():
         ('{"type": 3}', "unknown_event"),
         ("{}", "unknown_event"),
         ('{"type": ["session.update"]}', "unknown_event"),
+        (r'{"type": "bogus", "event_id": "\udfff"}', "invalid_text"),
+        (r'{"type": "bogus", "event_id": "\ud83d\ude00"}', "unknown_event"),
     ],
 )
 def test_messages_that_are_no_events_are_typed_errors(client, message, code):
