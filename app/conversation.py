@@ -34,7 +34,6 @@ class Conversation:
         self._spec = spec
         self._max_prompt_tokens = max_prompt_tokens
         self._messages: list[_Message] = []
-        self._num_forgotten = 0
         self._revision = 0
 
     @property
@@ -106,7 +105,6 @@ class Conversation:
         del self._messages[0]
         while self._messages and self._messages[0].role == "assistant":
             del self._messages[0]
-        self._num_forgotten += 1
 
     def _find(self, item_id: str) -> _Message:
         for message in self._messages:

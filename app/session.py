@@ -118,8 +118,8 @@ class Session:
                 self._conversation.add(item_id, role, text)
             case m.MessageDeleted(item_id=item_id):
                 self._conversation.delete(item_id)
-            case m.ReplyRequested():
-                self._begin_unspoken(Turn("", Timeline(eou_s=now_s)), now_s)
+            case m.ReplyRequested(instructions=instructions):
+                self._on_reply_requested(instructions, now_s)
             case m.ReplyCancelled():
                 self._stop_reply(now_s)
             case m.ReplyTruncated(item_id=item_id, heard_ms=heard_ms):
@@ -346,6 +346,16 @@ class Session:
         turn = Turn(self._new_item_id(), Timeline(speech_end_s=now_s, eou_s=now_s), text, text)
         self._emit(m.TranscriptFinal(turn.item_id, turn.text))
         self._begin_unspoken(turn, now_s)
+
+    def _on_reply_requested(self, instructions: str | None, now_s: float) -> None:
+        """`instructions` stand in for the system prompt in this reply alone."""
+        spec = self._conversation.spec
+        if instructions is not None:
+            self._conversation.set_spec(replace(spec, system=instructions))
+        try:
+            self._begin_unspoken(Turn("", Timeline(eou_s=now_s)), now_s)
+        finally:
+            self._conversation.set_spec(spec)
 
     def _begin_unspoken(self, turn: Turn, now_s: float) -> None:
         """Start a turn that no utterance of the caller began."""

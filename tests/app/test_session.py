@@ -329,3 +329,15 @@ def test_a_prompt_that_the_engine_refuses_costs_the_turn_and_not_the_session(
     assert [error.code for error in stage.of_type(m.ErrorReported)] == ["reply_failed"]
     stage.asks("less")
     assert len(stage.engine.commits) == 1
+
+
+def test_a_requested_reply_may_have_instructions_of_its_own() -> None:
+    stage = Stage()
+    stage.session.on_command(m.MessageAdded("x", "user", "hi"), 0.0)
+    stage.session.on_command(m.ReplyRequested(instructions="be rude"), 0.0)
+    assert bytes(stage.engine.commits[0].token_ids).decode() == "be rudehi|assistant:"
+    stage.generates("Go away.")
+    stage.speaks_all()
+    stage.waits(1.5)
+    stage.asks("hello")
+    assert bytes(stage.engine.commits[1].token_ids).decode().startswith("be brief")
