@@ -2,8 +2,9 @@
 
 One call per pass instead of some ten operators per layer: their overhead would be a good part of a
 pass that takes 13 ms. Work is cut into pieces (two panels, a head of a token) that any thread takes
-by an atomic counter. A phase is over when its pieces are done, not when its threads have met: a thread that the
-system keeps off its core delays only the piece it holds, and finds later that it has nothing to do.
+by an atomic counter. A phase is over when its pieces are done, not when its threads have met: a
+thread that the system keeps off its core delays only the piece it holds, and finds later that it
+has nothing to do.
 What is read in a phase is not written in it, so that a late thread may read stale values but never
 gets a piece to use them on.
 
