@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 import http
 import json
+import logging
+import re
 import signal
 import ssl
-from collections.abc import Sequence
-from typing import Protocol
+import sys
+from collections.abc import MutableMapping, Sequence
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import structlog
@@ -39,8 +42,65 @@ BETA_SUBPROTOCOL = "openai-beta.realtime-v1"
 BETA_HEADER = "realtime=v1"
 DRAIN_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 2.0
+MAX_REQUEST_LINE_BYTES = 8192
 PING_INTERVAL_S = 20.0
 PING_TIMEOUT_S = 120.0  # pongs queue behind audio that is read no faster than it is heard
+
+
+class _HttpConnection(ServerConnection):
+    """Answers requests that are no GET of HTTP/1.1, on which the library would only hang up."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._request_line: bytes | None = b""  # None: read and found good
+
+    def data_received(self, data: bytes) -> None:
+        if self._request_line is not None:
+            self._request_line += data[:MAX_REQUEST_LINE_BYTES]
+            line, newline, _ = self._request_line.partition(b"\n")
+            if newline:
+                wrong = _wrong_request(line.rstrip(b"\r"))
+                if wrong is not None:
+                    self.transport.write(wrong)
+                    self.transport.close()
+                    return
+                self._request_line = None
+            elif len(line) > MAX_REQUEST_LINE_BYTES:
+                self._request_line = None  # the library's own limit answers it
+        super().data_received(data)
+
+
+def _wrong_request(line: bytes) -> bytes | None:
+    """The whole response to a request line that cannot be served; None if it can."""
+    parts = re.fullmatch(rb"([A-Z]+) (\S+) HTTP/(\d)\.(\d)", line)
+    extra, status = "", 400
+    reason = "the request line is not HTTP"
+    if parts is not None:
+        if parts[1] != b"GET":
+            status, extra = 405, "Allow: GET\r\n"
+            reason = (
+                f"{parts[1].decode()} is not served: use GET, or a WebSocket at {REALTIME_PATH}"
+            )
+        elif (parts[3], parts[4]) != (b"1", b"1"):
+            status, reason = 505, "HTTP/1.1 is needed"
+        else:
+            return None
+    body = "" if line.startswith(b"HEAD ") else reason + "\n"
+    head = f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\n{extra}"
+    head += f"Content-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
+    return (head + "Connection: close\r\n\r\n" + body).encode()
+
+
+class _HandshakeLog(logging.LoggerAdapter[logging.Logger]):
+    """A client that says nonsense or hangs up is one line of the log, not a traceback."""
+
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
+        if msg == "opening handshake failed":
+            kwargs["exc_info"] = False
+            msg = f"{msg}: {type(sys.exc_info()[1]).__name__}"
+        return msg, kwargs
 
 
 class NamedSession(LiveSession, Protocol):
@@ -98,6 +158,8 @@ class Server:
             ping_timeout=PING_TIMEOUT_S,
             close_timeout=CLOSE_TIMEOUT_S,
             server_header="forespeak",
+            create_connection=_HttpConnection,
+            logger=_HandshakeLog(logging.getLogger("websockets.server")),
         )
 
     @property

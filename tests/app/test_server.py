@@ -333,6 +333,33 @@ async def test_a_request_that_makes_no_sense_is_a_bad_request(server, request_li
 # ---- the end
 
 
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"POST /v1/realtime HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}", b"405"),
+        (b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n", b"405"),
+        (b"GET / HTTP/1.0\r\n\r\n", b"505"),
+        (b"\x16\x03\x01 no request at all\n", b"400"),
+        (b"", b""),
+    ],
+    ids=["post", "head", "http 1.0", "junk", "hang up"],
+)
+async def test_what_is_no_get_is_told_so_without_a_traceback(server, caplog, request_bytes, status):
+    address = urlsplit(server.url)
+    for cut in (len(request_bytes), 3):
+        reader, writer = await asyncio.open_connection(address.hostname, address.port)
+        writer.write(request_bytes[:cut])
+        await writer.drain()
+        writer.write(request_bytes[cut:])
+        writer.write_eof()
+        answer = await asyncio.wait_for(reader.read(), TIMEOUT_S)
+        assert answer.split(b" ")[1:2] == ([status] if status else [])
+        writer.close()
+    assert not [record for record in caplog.records if record.exc_info]
+    async with connect(server.url.replace("http", "ws") + "v1/realtime") as socket:
+        assert json.loads(await socket.recv())["type"] == "session.created"
+
+
 async def test_draining_lets_the_running_reply_end(serving, runtime):
     async with serving() as server, client_of(server) as client, client_of(server) as idle:
         await receive(client, "session.created")
