@@ -75,8 +75,16 @@ def summary(calls: Sequence[ReplayedCall]) -> dict[str, Any]:
         "clips_without_turn": [call.recording.name for call in calls if not call.turns],
         "ready_at_eou_rate": round(sum(ready) / len(ready), 4) if ready else None,
         "ties": sum(turn["reply_tie_index"] is not None for turn in turns),
+        "tokens_per_pass": _ratio(turns, "reply_tokens", "num_passes"),
+        "commit_passes_per_token": _ratio(turns, "passes_after_commit", "tokens_after_commit"),
         **{key: _quantiles([turn.get(key) for turn in turns]) for key in SUMMED_KEYS},
     }
+
+
+def _ratio(turns: Sequence[dict[str, Any]], over: str, under: str) -> float | None:
+    """Of two counts' sums over all turns; None where nothing was counted."""
+    counted = sum(turn.get(under) or 0 for turn in turns)
+    return round(sum(turn.get(over) or 0 for turn in turns) / counted, 3) if counted else None
 
 
 def _quantiles(values: Sequence[float | None]) -> dict[str, float] | None:
@@ -149,6 +157,18 @@ def _reply_track(events: Sequence[Stamped]) -> np.ndarray:
         track += [np.zeros(gap, np.float32), samples]
         num_samples += gap + len(samples)
     return np.concatenate(track) if track else np.zeros(0, np.float32)
+
+
+def snapshot_table(calls: Sequence[ReplayedCall]) -> Table:
+    """What the engine had to redo for each snapshot of each turn, in tokens."""
+    grid = Table(title="tokens per snapshot: of the prompt, and drafted ones to check")
+    for name in ("clip", "turn", "snapshot", "prompt", "kept", "reused", "redone", "draft"):
+        grid.add_column(name, justify="left" if name == "clip" else "right")
+    for call in calls:
+        for turn in call.turns:
+            for work in turn["snapshots"]:
+                grid.add_row(turn["clip"], str(turn["turn"]), *(str(n) for n in work.values()))
+    return grid
 
 
 def write_calls(calls: Sequence[ReplayedCall], out: Path) -> None:

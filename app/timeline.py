@@ -7,7 +7,7 @@ response delay = first audio sent − speech end · lead time = EOU − when the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from llm_engine.events import TurnStats
@@ -79,6 +79,7 @@ class Timeline:
             "prompt_tokens": stats.prompt_tokens,
             "cached_prompt_tokens": stats.cached_prompt_tokens,
             "computed_tokens": stats.computed_tokens,
+            "snapshots": [asdict(work) for work in stats.snapshots],
         }
 
     @property

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 
 from llm_engine.drafts import Draft
-from llm_engine.events import TurnStats
+from llm_engine.events import SnapshotWork, TurnStats
+
+MAX_SNAPSHOTS = 64  # remembered per turn: a caller who talks for an hour does not fill memory
 
 
 @dataclass(slots=True)
@@ -21,6 +24,7 @@ class TurnAccount:
     cached_prompt_tokens: int = 0
     computed_tokens: int = 0
     committed_at_s: float | None = None
+    snapshots: deque[SnapshotWork] = field(default_factory=lambda: deque(maxlen=MAX_SNAPSHOTS))
 
     def commit(self, at_s: float, num_prompt: int, num_missing: int) -> None:
         """The prompt is final; `num_missing` of its tokens are still to be computed."""
@@ -59,4 +63,5 @@ class TurnAccount:
             first_token_at_s=reply.decided_at_s[0] if num_delivered else None,
             finished_at_s=now_s,
             tie_index=reply.tie_index,
+            snapshots=tuple(self.snapshots),
         )

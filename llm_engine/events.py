@@ -76,6 +76,18 @@ class SessionConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotWork:
+    """What one snapshot of a turn left to do. Kept, reused and redone add up to `prompt_tokens`."""
+
+    revision: int
+    prompt_tokens: int
+    kept_tokens: int  # their rows stay exactly right
+    reused_tokens: int  # behind the change: rows taken over under an inexact policy
+    redone_tokens: int  # to be computed
+    draft_tokens: int  # decided for an earlier snapshot, to be verified against this one
+
+
+@dataclass(frozen=True, slots=True)
 class TurnStats:
     """Accounting of one turn. Times are the engine clock's seconds; None: did not happen."""
 
@@ -96,6 +108,7 @@ class TurnStats:
     )
     finished_at_s: float | None = None
     tie_index: int | None = None  # first reply token chosen within the tie bound of the runner-up
+    snapshots: tuple[SnapshotWork, ...] = ()  # the newest `accounts.MAX_SNAPSHOTS`, oldest first
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from llm_engine.events import (
     SessionConfig,
     SessionId,
     SnapshotScored,
+    SnapshotWork,
     SpeculationTrigger,
     SuffixPolicy,
     TurnId,
@@ -132,6 +133,8 @@ class Sequence:
         self._snapshot, self._layout = snapshot, layout
         self.is_committed, self.is_over, self._is_resting = turn is not None, False, False
         self._charge(None if stands else moves.num_kept)
+        if self._is_charged:
+            self.reply.account.snapshots.append(self._snapshot_work(moves, stands=stands))
         if turn is None:
             return moves, self._read_score(snapshot) + self.reply.show(snapshot.revision)
         self.turn = turn
@@ -139,6 +142,20 @@ class Sequence:
         missing = sum(stop - start for start, stop in self.kv.missing())
         self.reply.account.commit(now_s, len(layout.token_ids), missing)
         return moves, self._deliver(now_s)
+
+    def _snapshot_work(self, moves: Moves, *, stands: bool) -> SnapshotWork:
+        assert self._snapshot is not None
+        num_prompt = len(self.prompt_ids)
+        num_redone = sum(stop - start for start, stop in self.kv.missing())
+        num_reused = 0 if stands else max(0, num_prompt - num_redone - moves.num_kept)
+        return SnapshotWork(
+            revision=self._snapshot.revision,
+            prompt_tokens=num_prompt,
+            kept_tokens=num_prompt - num_redone - num_reused,
+            reused_tokens=num_reused,
+            redone_tokens=num_redone,
+            draft_tokens=self.reply.num_candidates,
+        )
 
     def _stands(self, layout: Layout, policy: SuffixPolicy) -> bool:
         """The new prompt is the old one and its rows are good enough for `policy`."""

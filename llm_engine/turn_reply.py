@@ -101,6 +101,11 @@ class TurnReply:
         if self.draft.token_ids:
             self._pool.add(self.draft.token_ids)
 
+    @property
+    def num_candidates(self) -> int:
+        """Tokens decided for an earlier prompt that wait to be verified."""
+        return len(self._candidate.token_ids)
+
     # ---- deciding
 
     def propose(self, prompt_ids: tuple[int, ...], turn: TurnId = 0) -> tuple[int, ...]:

@@ -16,7 +16,14 @@ from app.config import AppConfig
 from app.live import LiveRuntime
 from app.recordings import Recording, find_recordings
 from app.replay import ReplayedCall, replay_live, replay_virtual
-from app.report import summary, table, turn_line, write_calls, write_report
+from app.report import (
+    snapshot_table,
+    summary,
+    table,
+    turn_line,
+    write_calls,
+    write_report,
+)
 from app.runtime import Runtime
 from app.virtual import Costs, VirtualClock
 from asr.errors import AudioError
@@ -78,6 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
     title = f"speculation {arguments.speculate}, {arguments.clock} clock"
     if sys.stderr.isatty():
         Console(stderr=True).print(table(calls, title))
+    if arguments.prompt is not None:
+        Console(stderr=True).print(snapshot_table(calls))
     if arguments.wav is not None:
         write_calls(calls, arguments.wav)
     if arguments.report is not None:

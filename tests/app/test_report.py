@@ -11,7 +11,15 @@ from rich.console import Console
 from app import messages as m
 from app.recordings import Recording
 from app.replay import ReplayedCall
-from app.report import call_audio, summary, table, turn_line, write_calls, write_report
+from app.report import (
+    call_audio,
+    snapshot_table,
+    summary,
+    table,
+    turn_line,
+    write_calls,
+    write_report,
+)
 from app.virtual import Stamped
 from asr.audio import decode_file, read_file
 
@@ -51,6 +59,21 @@ def test_a_summary_holds_quantiles_and_the_share_that_was_ready() -> None:
     assert (result["clips"], result["turns"], result["ties"]) == (3, 2, 1)
     assert result["clips_without_turn"] == ["a.wav"]
     assert result["wer"] is None
+
+
+def test_what_each_snapshot_made_redo_is_a_row_of_its_own() -> None:
+    works = [
+        {"revision": 3, "prompt": 250, "kept": 60, "reused": 183, "redone": 7, "draft": 12},
+        {"revision": 4, "prompt": 251, "kept": 67, "reused": 0, "redone": 184, "draft": 9},
+    ]
+    output = io.StringIO()
+    grid = snapshot_table([call(turn(turn=0, snapshots=works))])
+    Console(file=output, width=120).print(grid)
+    rows = [line for line in output.getvalue().splitlines() if "a.wav" in line]
+    assert [[cell.strip() for cell in row.strip("│").split("│")][2:] for row in rows] == [
+        ["3", "250", "60", "183", "7", "12"],
+        ["4", "251", "67", "0", "184", "9"],
+    ]
 
 
 def test_a_line_keeps_the_fixed_order_and_every_further_field() -> None:

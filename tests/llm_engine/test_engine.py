@@ -17,7 +17,7 @@ from llm_engine.errors import (
     TooManySessions,
     UnknownSession,
 )
-from llm_engine.events import SamplingParams, SessionConfig, SpeculationTrigger
+from llm_engine.events import SamplingParams, SessionConfig, SpeculationTrigger, SuffixPolicy
 from llm_engine.prompt import Segment, Snapshot
 from llm_engine.sampling import BadSamplingParams
 from tests.llm_engine.engine_rig import (
@@ -88,6 +88,31 @@ def test_only_what_follows_the_first_changed_token_is_computed_again() -> None:
     assert report is not None
     # "today" and "later" differ from their first letter on; the suffix follows
     assert report.num_prefill_tokens == 5 + 2
+
+
+@pytest.mark.parametrize(
+    ("policy", "kept", "reused"),
+    [(SuffixPolicy.RECOMPUTE, 0, 0), (SuffixPolicy.ROTATE, 0, 30)],
+)
+def test_each_snapshot_accounts_for_what_it_left_to_do(
+    policy: SuffixPolicy, kept: int, reused: int
+) -> None:
+    engine = make_engine(min_speculative_step_tokens=500)
+    session, events = open_session(
+        engine, sampling=short(), draft_policy=policy, suffix_policy=policy
+    )
+    suffix = tuple(range(100, 130))
+    engine.update(session, prompt(0, WORDS, suffix=suffix))
+    run(engine)
+    engine.commit(session, prompt(1, (*WORDS[:-5], *b"later"), suffix=suffix))
+    run(engine)
+    first, second = events.done[0].stats.snapshots
+    num_prompt = len(prompt(0, WORDS, suffix=suffix).token_ids)
+    assert (first.revision, first.kept_tokens, first.redone_tokens) == (0, 0, num_prompt)
+    assert first.draft_tokens == 0 and second.draft_tokens > 0
+    assert second.reused_tokens == reused
+    assert second.redone_tokens == 5 + 30 - reused
+    assert second.kept_tokens == num_prompt - 5 - 30 + kept
 
 
 def test_a_draft_is_verified_in_the_pass_that_brings_the_new_prompt() -> None:
