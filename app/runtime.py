@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from asr.settings import ListenerSettings
 from asr.smart_turn import SmartTurn
 from asr.vad import SileroVad
 from asr.whisper import Recogniser
+from asr.worker import Decoder, TurnChecker
 from llm_engine.chat import ChatTemplate
 from llm_engine.engine import Engine
 from llm_engine.engine_config import EngineConfig
@@ -36,6 +38,12 @@ LONG_SUFFIX_TOKENS = 48
 END_PROBABILITY_GRACE_MS = 60  # how long the end of a turn waits for the reply model's evidence
 
 
+class WarmDecoder(Decoder, Protocol):
+    """A recogniser that can be run once ahead of the first caller."""
+
+    def warm_up(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """Loaded models. Sessions take what they share from here; shells own the threads."""
@@ -43,8 +51,8 @@ class Runtime:
     config: AppConfig
     engine: Engine
     template: ChatTemplate
-    recogniser: Recogniser
-    smart_turn: SmartTurn
+    recogniser: WarmDecoder
+    smart_turn: TurnChecker
     synthesizer: Synthesizer
     prompt: PromptSpec
 

@@ -16,6 +16,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from app.bench.memory import RememberingDecoder, RememberingSynthesizer
 from app.config import AppConfig
 from app.recordings import Recording, find_recordings
 from app.replay import ReplayedCall, Speculation, replay_virtual
@@ -52,6 +53,11 @@ def run_command(arguments: argparse.Namespace) -> dict[str, Any]:
     for prompt in arguments.prompts:
         clock = VirtualClock()
         runtime = Runtime.load(AppConfig(dtype=arguments.dtype, prompt=prompt), clock)
+        runtime = replace(
+            runtime,
+            recogniser=RememberingDecoder(runtime.recogniser),
+            synthesizer=RememberingSynthesizer(runtime.synthesizer),
+        )
         for scale in arguments.scale:
             costs = replace(
                 table,
