@@ -365,12 +365,14 @@ def _attend_heads(
 
 @njit(nogil=True, cache=True)
 def run_pass(
-    thread, sync, num_heads, eps, scale, table, norms, head_norms, biases, windows,
+    thread, first_layer, end_layer, sync, num_heads, eps, scale, table, norms, head_norms, biases,
+    windows,
     cos, sin, rows, positions, sequence, extent_start, extents, keys, values, wanted,
     all_normed, all_both, all_tile, all_scores, all_head,
     residual, qkv, attended, projected, gated, logits,
 ):  # fmt: skip
-    """One thread's part of a pass. `all_...` have one slice per thread, the rest is shared.
+    """One thread's part of a pass, of the layers first_layer .. end_layer - 1; the last of them
+    brings the head along. `all_...` have one slice per thread, the rest is shared.
 
     residual[M, H] holds the embeddings at the start; logits[N, 16 P] is the result.
     """
@@ -379,7 +381,7 @@ def run_pass(
     scores, head = all_scores[thread], all_head[thread]
     num_layers, head_dim = keys.shape[0], keys.shape[3]
     nothing = residual[:0]
-    for layer in range(num_layers):
+    for layer in range(first_layer, end_layer):
         phase, matrix = layer * PHASES_PER_LAYER, layer * MATRICES_PER_LAYER
         panels = table[matrix, PANELS]
         if _is_open(sync, phase, panels):
@@ -422,7 +424,7 @@ def run_pass(
             _multiply(sync, phase, entry, biases, gated, tokens, projected, residual, tile)
             _wait(sync, phase, panels)
     phase, entry = num_layers * PHASES_PER_LAYER, table[num_layers * MATRICES_PER_LAYER]
-    count = wanted.shape[0]  # none while a prompt comes in chunks
+    count = wanted.shape[0] if end_layer == num_layers else 0
     if count > 0 and _is_open(sync, phase, entry[PANELS]):
         for n in range(count):
             _norm(residual[wanted[n]], norms[2 * num_layers], eps, normed[n])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from kernels import cpu_kernels
-from kernels.errors import require
+from kernels.errors import PassAbandoned, require
 from kernels.kv import KVArena
 from kernels.linear import GROUP
 from kernels.panels import LANES, PanelWeight
@@ -18,6 +18,7 @@ from kernels.segment_attention import AttentionTable
 from kernels.thread_team import team_of
 
 Array = np.ndarray[Any, Any]
+LAYERS_BETWEEN_ASKING = 5  # about 2 ms for one token of a small model
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +99,15 @@ class CpuPass:
         table: AttentionTable,
         wanted: torch.Tensor,
         arena: KVArena,
+        may_go_on: Callable[[], bool] | None = None,
     ) -> torch.Tensor:
         """embedded[M,H] float32, cos/sin[M,D/2], rows[M], wanted[N] -> logits[N,V] float32.
 
-        K/V of every token is written to `arena`, which must be float32.
+        K/V of every token is written to `arena`, which must be float32. `may_go_on` is asked every
+        few layers.
 
         Raises:
+            PassAbandoned: it said no; the tokens' rows hold nothing of use.
             KernelArgumentError: the arena is not float32, or a row or token is not there.
         """
         require(arena.dtype == torch.float32, f"the CPU pass needs float32 rows, got {arena.dtype}")
@@ -151,8 +155,16 @@ class CpuPass:
             self._gated,
             logits.numpy(),
         )
-        self._team.run(lambda thread: cpu_kernels.run_pass(thread, *arguments))
+        num_layers = len(self._windows)
+        stride = num_layers if may_go_on is None else LAYERS_BETWEEN_ASKING
+        for first in range(0, num_layers, stride):
+            if first and may_go_on is not None and not may_go_on():
+                raise PassAbandoned
+            self._run_layers(first, min(first + stride, num_layers), arguments)
         return logits[:, : self._num_outputs]
+
+    def _run_layers(self, first: int, end: int, arguments: tuple[Any, ...]) -> None:
+        self._team.run(lambda thread: cpu_kernels.run_pass(thread, first, end, *arguments))
 
 
 def _require_within(name: str, index: torch.Tensor, end: int) -> None:

@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kernels.errors import PassAbandoned
 from llm_engine.breaker import CircuitBreaker
 from llm_engine.engine_config import EngineConfig
 from llm_engine.errors import EngineUnavailable
 from llm_engine.events import OnEvent, SamplingParams, SessionConfig, SessionId, TurnId
 from llm_engine.kv_cache import KVCache
-from llm_engine.mailbox import Mailbox
+from llm_engine.mailbox import Commit, Mailbox
 from llm_engine.model import Model
 from llm_engine.prompt import Segment, Snapshot
 from llm_engine.runner import Runner
@@ -57,6 +58,7 @@ class EngineStats:
     num_tokens: int
     step_fixed_s: float
     step_per_token_s: float
+    longest_commit_wait_s: float  # for a step under way to end or be given up
 
 
 class Engine:
@@ -93,6 +95,7 @@ class Engine:
         self._thread: threading.Thread | None = None
         self._num_steps = 0
         self._num_tokens = 0
+        self._longest_commit_wait_s = 0.0
 
     @property
     def max_prompt_tokens(self) -> int:
@@ -191,6 +194,9 @@ class Engine:
         started = self._clock()
         commands = self._mailbox.take()
         for command in commands:
+            if isinstance(command, Commit):
+                waited_s = started - command.at_s
+                self._longest_commit_wait_s = max(self._longest_commit_wait_s, waited_s)
             self._sessions.carry_out(command, started)
         works = self._sessions.works()
         if self._mailbox.is_held:
@@ -204,7 +210,10 @@ class Engine:
         if not feeds:
             is_idle = not commands and not grants
             return None if is_idle else StepReport(0, 0, 0, 0, False, self._clock() - started)
-        outcomes = self._run_pass(feeds)
+        try:
+            outcomes = self._run_pass(feeds, self._patience(feeds))
+        except PassAbandoned:
+            return StepReport(0, 0, 0, 0, False, self._clock() - started)
         now_s = self._clock()
         report = _report(feeds, now_s - started)
         self._num_steps += 1
@@ -215,10 +224,22 @@ class Engine:
                 self._sessions.advance(feed, outcome, now_s)
         return report
 
-    def _run_pass(self, feeds: list[Feed]) -> list[Outcome | None]:
+    def _patience(self, feeds: list[Feed]) -> Callable[[], bool] | None:
+        """Speculation is given up as soon as another session commits; what it had computed of this
+        step is lost. A session's own commit mostly needs the very rows that are being computed."""
+        if any(feed.sequence.is_committed for feed in feeds):
+            return None
+        own = {feed.sequence.session_id for feed in feeds}
+        return lambda: not self._mailbox.has_commit_beside(own)
+
+    def _run_pass(
+        self, feeds: list[Feed], may_go_on: Callable[[], bool] | None = None
+    ) -> list[Outcome | None]:
         """Outcomes of one pass. If it fails, each session runs alone: only the culprit ends."""
         try:
-            outcomes: list[Outcome | None] = [*self._runner.run(feeds)]
+            outcomes: list[Outcome | None] = [*self._runner.run(feeds, may_go_on)]
+        except PassAbandoned:
+            raise
         except Exception as error:
             if len(feeds) > 1:
                 return [outcome for feed in feeds for outcome in self._run_pass([feed])]
@@ -243,6 +264,7 @@ class Engine:
             num_tokens=self._num_tokens,
             step_fixed_s=self._scheduler.cost.fixed_s,
             step_per_token_s=self._scheduler.cost.per_token_s,
+            longest_commit_wait_s=self._longest_commit_wait_s,
         )
 
     def check_integrity(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
 
 import torch
@@ -68,10 +69,11 @@ class FastPass:
         table: AttentionTable,
         wanted: torch.Tensor,
         arena: KVArena,
+        may_go_on: Callable[[], bool] | None = None,
     ) -> torch.Tensor:
         """logits[N, V] float32; as `CpuPass.__call__` from token_ids[T]."""
         embedded = self._embedding.rows(token_ids)
-        return self._run(embedded, cos, sin, rows, table, wanted, arena)
+        return self._run(embedded, cos, sin, rows, table, wanted, arena, may_go_on)
 
     @property
     def num_weight_bytes(self) -> int:

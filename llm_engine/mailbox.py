@@ -8,6 +8,7 @@ one update.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Set
 from dataclasses import dataclass
 from threading import Condition
 
@@ -170,6 +171,14 @@ class Mailbox:
     def is_held(self) -> bool:
         """Somebody with more urgent work than speculation is at it."""
         return bool(self._holders)
+
+    def has_commit_beside(self, session_ids: Set[SessionId]) -> bool:
+        """A commit of a session that is none of these waits in the box."""
+        with self._changed:
+            return any(
+                isinstance(command, Commit) and command.session_id not in session_ids
+                for command in self._queue
+            )
 
     def take(self) -> list[Command]:
         """Everything that waits, in the order it came."""

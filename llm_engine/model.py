@@ -7,12 +7,14 @@ dimension, I intermediate size.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
 import torch
 
 from kernels.dispatch import forced_backend
+from kernels.errors import PassAbandoned
 from kernels.kv import KVArena, LayerKV
 from kernels.linear import LinearWeight, linear
 from kernels.rms_norm import rms_norm
@@ -88,10 +90,15 @@ class Model:
         )
 
     @torch.inference_mode()
-    def forward(self, batch: Batch, arena: KVArena) -> torch.Tensor:
+    def forward(
+        self, batch: Batch, arena: KVArena, may_go_on: Callable[[], bool] | None = None
+    ) -> torch.Tensor:
         """One pass: write K/V of every token of `batch` to `arena`, return logits[N, V] float32.
 
-        N = the batch's `logit_tokens`, in their order.
+        N = the batch's `logit_tokens`, in their order. `may_go_on` is asked every few layers.
+
+        Raises:
+            PassAbandoned: it said no; the tokens' rows hold nothing of use.
         """
         positions = batch.positions.to(self.device)
         rows = batch.rows.to(self.device)
@@ -100,8 +107,8 @@ class Model:
         table = AttentionTable.build(batch.extents, batch.query_start, positions)
         token_ids = batch.token_ids.to(self.device)
         if self._fast is not None and arena.dtype == torch.float32 and forced_backend() is None:
-            return self._fast.forward(token_ids, cos, sin, rows, table, wanted, arena)
-        return self.compute(token_ids, rows, cos, sin, table, wanted, arena)
+            return self._fast.forward(token_ids, cos, sin, rows, table, wanted, arena, may_go_on)
+        return self.compute(token_ids, rows, cos, sin, table, wanted, arena, may_go_on)
 
     def compute(
         self,
@@ -112,6 +119,7 @@ class Model:
         table: AttentionTable,
         wanted: torch.Tensor,
         arena: KVArena,
+        may_go_on: Callable[[], bool] | None = None,
     ) -> torch.Tensor:
         """The pass over tensors of this model's device, as `forward`: what a CUDA graph captures.
 
@@ -122,6 +130,8 @@ class Model:
         for layer, cache, window in zip(
             self.weights.layers, arena.layers, self.config.windows, strict=True
         ):
+            if may_go_on is not None and not may_go_on():
+                raise PassAbandoned
             normed, residual = rms_norm(hidden, layer.input_norm, self._eps, residual)
             q, k, v = self._project(normed, layer)
             q = rope_and_write_kv(q, k, v, cos, sin, rows, cache)

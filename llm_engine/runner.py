@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
 import torch
@@ -64,14 +65,15 @@ class Runner:
         angles = self._frequencies * delta  # [D/2]
         rope_shift(self.arena, first_row, num_rows, angles.cos(), angles.sin())
 
-    def run(self, feeds: Seq[Feed]) -> list[Outcome]:
+    def run(self, feeds: Seq[Feed], may_go_on: Callable[[], bool] | None = None) -> list[Outcome]:
         """One forward pass over all feeds; an outcome for each, in order.
 
-        Raises NonFiniteLogits, and whatever the model raises: no row counts as written then.
+        Raises NonFiniteLogits, PassAbandoned when `may_go_on` says no half-way, and whatever the
+        model raises: no row counts as written then.
         """
         for feed in feeds:
             self.move(feed.moves)
-        logits = self._forward(_batch(feeds))  # [N, V] float32
+        logits = self._forward(_batch(feeds), may_go_on)  # [N, V] float32
         scores: list[float | None] = []
         sampled: list[int] = []  # rows of logits
         rows: list[SampleRow] = []
@@ -98,9 +100,9 @@ class Runner:
             )
         return outcomes
 
-    def _forward(self, batch: Batch) -> torch.Tensor:
+    def _forward(self, batch: Batch, may_go_on: Callable[[], bool] | None) -> torch.Tensor:
         replayed = None if self._graphs is None else self._graphs.forward(batch)
-        return self.model.forward(batch, self.arena) if replayed is None else replayed
+        return self.model.forward(batch, self.arena, may_go_on) if replayed is None else replayed
 
     def _end_probability(self, logits: torch.Tensor) -> float:
         """P(end of message or sentence) after one token; logits[V]."""

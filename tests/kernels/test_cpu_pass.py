@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernels.dispatch import use_backend
-from kernels.errors import KernelArgumentError
+from kernels.errors import KernelArgumentError, PassAbandoned
 from llm_engine.batch import Batch, ExtentView
 from llm_engine.random_model import random_config, random_model
 from tests.llm_engine.twin import one_sequence
@@ -91,6 +91,23 @@ def test_a_token_may_be_wanted_twice_or_not_at_all():
     assert torch.equal(logits[0], logits[2]) and not torch.equal(logits[0], logits[1])
     none = dataclasses.replace(batch, logit_tokens=torch.empty(0, dtype=torch.int64))
     assert model.forward(none, model.new_arena(64)).shape == (0, 259)
+
+
+def test_a_pass_given_up_half_way_can_be_run_again(monkeypatch):
+    monkeypatch.setattr("kernels.cpu_pass.LAYERS_BETWEEN_ASKING", 1)
+    model = random_model("smollm2", 4, "int4")
+    batch, arena, num_asked = one_sequence(TOKENS), model.new_arena(64), 0
+
+    def never():
+        nonlocal num_asked
+        num_asked += 1
+        return False
+
+    with pytest.raises(PassAbandoned):
+        model.forward(batch, arena, never)
+    assert num_asked == 1
+    whole = model.forward(batch, model.new_arena(64))
+    assert torch.equal(model.forward(batch, arena, lambda: True), whole)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from llm_engine.errors import (
 )
 from llm_engine.events import SamplingParams, SessionConfig, SpeculationTrigger, SuffixPolicy
 from llm_engine.prompt import Segment, Snapshot
+from llm_engine.random_model import random_model
 from llm_engine.sampling import BadSamplingParams
 from tests.llm_engine.engine_rig import (
     ByteTokenizer,
@@ -344,6 +345,35 @@ def test_errors_that_can_be_seen_at_once_are_raised_at_once() -> None:
     assert engine.stats().num_sessions == 0
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_speculation_is_given_up_for_another_sessions_commit_and_not_for_its_own(
+    monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    model = random_model("llama2", 0, dtype)
+    monkeypatch.setattr("kernels.cpu_pass.LAYERS_BETWEEN_ASKING", 1)
+    engine = make_engine(model)
+    drafting, drafted = open_session(engine, sampling=short())
+    other, answered = open_session(engine, sampling=short())
+    forward, waiting = model.forward, [other, drafting]
+
+    def commit_during_the_pass(batch: Any, arena: Any, may_go_on: Any = None) -> Any:
+        if may_go_on is not None and waiting:
+            engine.commit(waiting.pop(0), prompt(5, WORDS))
+        return forward(batch, arena, may_go_on)
+
+    monkeypatch.setattr(model, "forward", commit_during_the_pass)
+    engine.update(drafting, prompt(0, WORDS[:9]))
+    report = engine.step()  # the other session commits in its midst
+    assert report is not None and report.num_passes == 0
+    report = engine.step()
+    assert report is not None and report.has_committed
+    run(engine)  # the drafting session's own commit lets its pass end
+    assert not waiting
+    assert drafted.reply(0) == answered.reply(0) != ()
+    assert engine.stats().longest_commit_wait_s > 0
+    engine.check_integrity()
+
+
 def test_a_failing_pass_ends_only_the_reply_it_belongs_to(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make_engine(max_failures_in_a_row=2, breaker_s=1.0)
     good, good_events = open_session(engine, sampling=short())
@@ -352,7 +382,7 @@ def test_a_failing_pass_ends_only_the_reply_it_belongs_to(monkeypatch: pytest.Mo
     engine.commit(bad, prompt(0, (258, *WORDS)))
     forward = engine._runner.model.forward
 
-    def failing(batch, arena):  # type: ignore[no-untyped-def]
+    def failing(batch, arena, may_go_on=None):  # type: ignore[no-untyped-def]
         if 258 in batch.token_ids.tolist():
             raise RuntimeError("the pass broke")
         return forward(batch, arena)
