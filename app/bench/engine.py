@@ -1,17 +1,20 @@
 """`bench engine`: what the incremental engine saves, beside full re-prefill and two peers.
 
 Figures are medians of one run on an idle engine driven inline; first-token times count from the
-commit. The streams reveal a sentence two words at a time, as partial transcripts do.
+commit. The streams are partial transcripts recorded by scripts/record_partials.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from random import Random
 from statistics import median, quantiles
+from threading import Event
 from typing import Any, cast
 
 from app.bench.engine_peers import llama_cpp_first_token_ms
@@ -46,6 +49,9 @@ SENTENCES = (
     "How do I make tomato soup without cream for six people",
 )
 NUM_OTHERS = 8
+SETTLE_S = 0.4  # a prompt and its draft are computed by then
+TIMEOUT_S = 60.0
+RECORDED = Path(__file__).parent / "partials.json"  # by scripts/record_partials.py
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +93,7 @@ def run(
     figures |= bench.tail_revision()
     figures |= bench.middle_edit()
     figures |= bench.shared_prefix()
-    figures |= bench.partial_streams()
+    figures |= bench.partial_streams(recorded_turns())
     figures |= bench.first_token_under_load()
     if with_peers:
         ids = bench.long_prompt(0).token_ids
@@ -101,6 +107,24 @@ def run(
     return figures
 
 
+@dataclass(frozen=True, slots=True)
+class RecordedTurn:
+    """What a caller had said by a turn's transcripts, in order, and the final one."""
+
+    partials: tuple[str, ...]
+    final: str
+
+    def before_the_last_words(self) -> tuple[str, ...]:
+        """The partials from before the final words were known."""
+        return tuple(text for text in self.partials if text != self.final)
+
+
+def recorded_turns() -> list[RecordedTurn]:
+    """The streams that come with the project."""
+    turns = json.loads(RECORDED.read_text(encoding="utf-8"))
+    return [RecordedTurn(tuple(turn["partials"]), turn["final"]) for turn in turns]
+
+
 @dataclass
 class Call:
     """One session of the bench."""
@@ -109,6 +133,8 @@ class Call:
     session: str = ""
     first_delta_s: float | None = None
     stats: TurnStats | None = None
+    first_delta_came: Event = field(default_factory=Event)
+    done: Event = field(default_factory=Event)
 
     @classmethod
     def open(cls, engine: Engine, config: SessionConfig) -> Call:
@@ -119,8 +145,10 @@ class Call:
     def _on_event(self, event: EngineEvent) -> None:
         if isinstance(event, ReplyDelta) and self.first_delta_s is None:
             self.first_delta_s = time.perf_counter()
+            self.first_delta_came.set()
         elif isinstance(event, ReplyDone):
             self.stats = event.stats
+            self.done.set()
 
     def first_token_ms(self, snapshot: Snapshot) -> float:
         """Commit, and step until the first token is delivered."""
@@ -149,6 +177,7 @@ class EngineBench:
     )
     _num_scopes: int = 0
     _revision: int = 0
+    _random: Random = field(default_factory=lambda: Random(0))
 
     def __post_init__(self) -> None:
         self._template = ChatTemplate(self.tokenizer)
@@ -254,60 +283,75 @@ class EngineBench:
             "prefix_share_ratio": round(median(second) / median(first), 3),
         }
 
-    def partial_streams(self) -> dict[str, float]:
-        """Whole turns over growing transcripts whose final words were never drafted on."""
-        with_pool = [self._stream(sentence, use_ngram_pool=True) for sentence in SENTENCES]
-        without = [self._stream(sentence, use_ngram_pool=False) for sentence in SENTENCES]
+    def partial_streams(self, turns: Sequence[RecordedTurn]) -> dict[str, float]:
+        """Recorded turns as they came; and cut before the last partial, so that every draft breaks,
+        with and without the n-gram pool."""
+        whole = [self._stream(turn.partials, turn, use_ngram_pool=False) for turn in turns]
+        broken = [(turn.before_the_last_words(), turn) for turn in turns]
+        with_pool = [self._stream(*pair, use_ngram_pool=True) for pair in broken]
+        without = [self._stream(*pair, use_ngram_pool=False) for pair in broken]
         return {
-            "tokens_per_pass": _ratio(with_pool, "reply_tokens", "num_passes"),
+            "recorded_turns": len(turns),
+            "tokens_per_pass": _ratio(whole, "reply_tokens", "num_passes"),
+            "drafted_tokens": sum(stats.drafted_tokens for stats in whole),
+            "accepted_tokens": sum(stats.accepted_tokens for stats in whole),
+            "broken_tokens_per_pass": _ratio(without, "reply_tokens", "num_passes"),
             "commit_passes_per_token": _ratio(
                 with_pool, "passes_after_commit", "tokens_after_commit"
             ),
             "commit_passes_per_token_without_pool": _ratio(
                 without, "passes_after_commit", "tokens_after_commit"
             ),
-            "drafted_tokens": sum(stats.drafted_tokens for stats in with_pool),
-            "accepted_tokens": sum(stats.accepted_tokens for stats in with_pool),
         }
 
-    def _stream(self, sentence: str, *, use_ngram_pool: bool) -> TurnStats:
+    def _stream(
+        self, partials: Sequence[str], turn: RecordedTurn, *, use_ngram_pool: bool
+    ) -> TurnStats:
         call = self._call(use_ngram_pool=use_ngram_pool)
-        words = sentence.split()
-        for count in range(2, len(words), 2):
-            self.engine.update(call.session, self.chat(" ".join(words[:count])))
+        for text in partials:
+            self.engine.update(call.session, self.chat(text))
             self._settle()
-        call.first_token_ms(self.chat(sentence + "?"))
+        call.first_token_ms(self.chat(turn.final))
         stats = call.finish()
         self._done(call)
         return stats
 
     def first_token_under_load(self) -> dict[str, float]:
-        """Commit to first token while eight other sessions draft, and while none does."""
-        alone = [self._committed_first_token(()) for _ in range(2 * self.repeats)]
-        others = [self._call(max_turn_draft_tokens=10**6) for _ in range(NUM_OTHERS)]
-        loaded = [self._committed_first_token(others) for _ in range(2 * self.repeats)]
-        self._done(*others)
+        """Commit to first token while eight other sessions draft, and while none does, on the
+        engine's own thread. The last scenario: it ends the engine."""
+        self.engine.start()
+        try:
+            alone = [self._committed_first_token(()) for _ in range(4 * self.repeats)]
+            others = [self._call(max_turn_draft_tokens=10**6) for _ in range(NUM_OTHERS)]
+            loaded = [self._committed_first_token(others) for _ in range(4 * self.repeats)]
+            for other in others:
+                self.engine.close(other.session)
+        finally:
+            self.engine.stop()
+        self._settle()
         return {
             "first_token_alone_p90_ms": round(_p90(alone), 1),
             "first_token_beside_8_p90_ms": round(_p90(loaded), 1),
             "load_penalty_p90_ms": round(_p90(loaded) - _p90(alone), 1),
+            "longest_commit_wait_ms": round(self.engine.stats().longest_commit_wait_s * 1e3, 1),
         }
 
     def _committed_first_token(self, others: Sequence[Call]) -> float:
-        """A step is under way when the commit comes: the time left of it counts too."""
+        """The commit comes at any moment of whatever step is under way; its last word is new."""
         call = self._call()
         self.engine.update(call.session, self.chat(SENTENCES[0]))
-        self._settle()
+        time.sleep(SETTLE_S)
         for number, other in enumerate(others):
             words = f"{SENTENCES[number % len(SENTENCES)]} {self._revision}"
             self.engine.update(other.session, self.chat(words))
+        time.sleep(self._random.uniform(0.02, 0.2))
         begin = time.perf_counter()
-        self.engine.step()  # the step that the commit finds running
-        running_ms = (time.perf_counter() - begin) * 1e3 if others else 0.0
-        taken = call.first_token_ms(self.chat(SENTENCES[0] + " today"))
-        call.finish()
+        self.engine.commit(call.session, self.chat(SENTENCES[0] + " today"))
+        assert call.first_delta_came.wait(TIMEOUT_S), "no reply came"
+        assert call.first_delta_s is not None
+        call.done.wait(TIMEOUT_S)
         self.engine.close(call.session)
-        return taken + running_ms
+        return (call.first_delta_s - begin) * 1e3
 
 
 def _ratio(turns: Sequence[TurnStats], over: str, under: str) -> float:
