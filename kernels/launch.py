@@ -11,7 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
+
+import torch
+import triton
+import triton.language as tl
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +36,36 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> No
     """Start `kernel` on `grid`; a grid without programs starts nothing.
 
     Multiply-adds are fused unless the caller asks for `enable_fp_fusion=False` (results that must
-    equal the CPU's bit for bit); Triton wants the choice named.
+    equal the CPU's bit for bit); Triton wants the choice named. Every kernel has a constant OVERLAP
+    and hands it to `wait_for_inputs`.
     """
     options.setdefault("enable_fp_fusion", True)
     recorded = _recorded.get()
     if recorded is not None:
-        recorded.append(Launch(kernel, grid, args, options))
+        recorded.append(Launch(kernel, grid, args, options | {"OVERLAP": False}))
     elif min(grid) > 0:
-        kernel[grid](*args, **options)
+        if overlaps():
+            options["launch_pdl"] = True
+        kernel[grid](*args, OVERLAP=overlaps(), **options)
+
+
+@cache
+def overlaps() -> bool:
+    """Whether a kernel may be started before the one in front of it has ended (from Hopper on)."""
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
+
+
+@triton.jit
+def wait_for_inputs(OVERLAP: tl.constexpr):
+    """Let the next kernel in, and wait for the one in front to end.
+
+    What precedes this in a kernel overlaps with kernels in front of it, so it may read only what no
+    kernel of this package writes: weights, angles, the table of a batch. Torch's own kernels let
+    nothing start before they have ended, so what they write is there.
+    """
+    if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
 
 
 @contextmanager

@@ -10,17 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import triton
-import triton.language as tl
 
 from kernels.dispatch import backend_for
 from kernels.errors import require
-from kernels.launch import launch
+from kernels.linear_kernel import Stored, multiply, takes_dense
 
 GROUP = 32
 INT4_LEVELS = 15  # q in 0..15
 INT8_LEVELS = 127  # q in -127..127 (Q8_0 files may hold -128)
-SMALL_NUM_TOKENS = 16  # up to here the Triton product is bound by reading the weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +39,7 @@ class DenseWeight:
 
     def rows(self, index: torch.Tensor) -> torch.Tensor:
         """float32[len(index), K]: some rows of the effective weights (embedding lookup)."""
-        return self.w[index].float()
+        return torch.nn.functional.embedding(index, self.w).float()  # faster than an index on GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,110 +164,6 @@ def linear_reference(x: torch.Tensor, weight: LinearWeight) -> torch.Tensor:
     return torch.nn.functional.linear(x, w.to(x.dtype), weight.bias)
 
 
-@triton.jit
-def _dequantise(q, scale, minimum, NUM_GROUPS: tl.constexpr, WIDTH: tl.constexpr):
-    """q[N, NUM_GROUPS * WIDTH] float32 times scale[N, NUM_GROUPS] plus minimum (or None)."""
-    rows: tl.constexpr = q.shape[0]
-    w = q.reshape(rows, NUM_GROUPS, WIDTH) * scale.to(tl.float32)[:, :, None]
-    if minimum is not None:
-        w += minimum.to(tl.float32)[:, :, None]
-    return w.reshape(rows, NUM_GROUPS * WIDTH)
-
-
-@triton.jit(do_not_specialize=["num_tokens"])
-def _quantised_linear_kernel(
-    x_ptr,
-    q_ptr,
-    scale_ptr,
-    minimum_ptr,
-    bias_ptr,
-    out_ptr,
-    num_tokens,
-    num_outputs,
-    num_inputs,
-    BITS: tl.constexpr,
-    BLOCK_T: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_G: tl.constexpr,
-):
-    """Grid (blocks of N, blocks of T); K is walked BLOCK_G groups of 32 at a time.
-
-    The weights are the left operand (out^T = w x^T), so that a single token pads the narrow side of
-    the product. An int4 byte holds elements j and j + 16 of its group: low and high halves are two
-    products over the matching halves of x, and nothing is shuffled.
-    """
-    output = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)  # [N]
-    token = tl.program_id(1).to(tl.int64) * BLOCK_T + tl.arange(0, BLOCK_T)  # [T]
-    is_output = output < num_outputs
-    is_token = token < num_tokens
-    num_groups = num_inputs // 32
-    WIDTH: tl.constexpr = 32 if BITS == 8 else 16  # stored elements (bytes) of a group
-    stored = tl.arange(0, BLOCK_G * WIDTH)
-    group = tl.arange(0, BLOCK_G)
-    column = stored // WIDTH * 32 + stored % WIDTH  # of x
-    row_bytes = num_groups * WIDTH
-    acc = tl.zeros((BLOCK_N, BLOCK_T), tl.float32)
-    for first_group in range(0, num_groups, BLOCK_G):
-        has_group = is_output[:, None] & (first_group + group < num_groups)[None, :]
-        has_byte = first_group * WIDTH + stored < row_bytes
-        q = tl.load(
-            q_ptr + output[:, None] * row_bytes + (first_group * WIDTH + stored)[None, :],
-            mask=is_output[:, None] & has_byte[None, :],
-            other=0,
-        )
-        group_at = output[:, None] * num_groups + (first_group + group)[None, :]
-        scale = tl.load(scale_ptr + group_at, mask=has_group, other=0.0)
-        x_at = x_ptr + token[None, :] * num_inputs + (first_group * 32 + column)[:, None]
-        x_mask = is_token[None, :] & has_byte[:, None]
-        x = tl.load(x_at, mask=x_mask, other=0.0)
-        if BITS == 8:
-            w = _dequantise(q.to(tl.float32), scale, None, BLOCK_G, WIDTH)
-            acc = tl.dot(w.to(x.dtype), x, acc, input_precision="ieee")
-        else:
-            minimum = tl.load(minimum_ptr + group_at, mask=has_group, other=0.0)
-            w = _dequantise((q & 15).to(tl.float32), scale, minimum, BLOCK_G, WIDTH)
-            acc = tl.dot(w.to(x.dtype), x, acc, input_precision="ieee")
-            x = tl.load(x_at + 16, mask=x_mask, other=0.0)
-            w = _dequantise((q >> 4).to(tl.float32), scale, minimum, BLOCK_G, WIDTH)
-            acc = tl.dot(w.to(x.dtype), x, acc, input_precision="ieee")
-    if bias_ptr is not None:
-        acc += tl.load(bias_ptr + output, mask=is_output, other=0.0).to(tl.float32)[:, None]
-    tl.store(
-        out_ptr + token[None, :] * num_outputs + output[:, None],
-        acc.to(out_ptr.dtype.element_ty),
-        mask=is_output[:, None] & is_token[None, :],
-    )
-
-
-def _linear_triton(x: torch.Tensor, weight: Int8Weight | Int4Weight) -> torch.Tensor:
-    num_tokens, (num_outputs, num_inputs) = x.shape[0], weight.shape
-    out = torch.empty(num_tokens, num_outputs, dtype=x.dtype, device=x.device)
-    is_int8 = isinstance(weight, Int8Weight)
-    # Few tokens: many narrow programs, which read the weights once. Many: tiles for tensor cores.
-    few = num_tokens <= SMALL_NUM_TOKENS
-    block_t, block_n, num_warps = (16, 16, 4) if few else (64, 128, 8)
-    launch(
-        _quantised_linear_kernel,
-        (triton.cdiv(num_outputs, block_n), triton.cdiv(num_tokens, block_t)),
-        x.contiguous(),
-        weight.q if isinstance(weight, Int8Weight) else weight.packed,
-        weight.scale,
-        None if isinstance(weight, Int8Weight) else weight.minimum,
-        weight.bias,
-        out,
-        num_tokens,
-        num_outputs,
-        num_inputs,
-        BITS=8 if is_int8 else 4,
-        BLOCK_T=block_t,
-        BLOCK_N=block_n,
-        BLOCK_G=8 if few else 2,
-        num_warps=num_warps,
-        num_stages=4 if few else 3,
-    )
-    return out
-
-
 def linear(x: torch.Tensor, weight: LinearWeight) -> torch.Tensor:
     """x[T,K] times the weight's transpose, plus its bias -> [T,N] in x's dtype.
 
@@ -288,7 +181,12 @@ def linear(x: torch.Tensor, weight: LinearWeight) -> torch.Tensor:
         bias is None or (bias.shape == (num_outputs,) and bias.dtype == x.dtype),
         f"bias must be {x.dtype} ({num_outputs},)",
     )
-    # Dense weights have no Triton kernel: on a GPU torch calls cuBLAS.
-    if isinstance(weight, DenseWeight) or backend_for(x) == "torch":
+    if backend_for(x) == "torch":
         return linear_reference(x, weight)
-    return _linear_triton(x, weight)
+    if isinstance(weight, Int8Weight):
+        return multiply(x, Stored(8, weight.q, weight.scale), bias)
+    if isinstance(weight, Int4Weight):
+        return multiply(x, Stored(4, weight.packed, weight.scale, weight.minimum), bias)
+    if takes_dense(x, weight.w):
+        return multiply(x, Stored(0, weight.w), bias)
+    return linear_reference(x, weight)  # on a GPU torch calls cuBLAS

@@ -11,7 +11,7 @@ import triton.language as tl
 
 from kernels.dispatch import backend_for
 from kernels.errors import require
-from kernels.launch import launch
+from kernels.launch import launch, wait_for_inputs
 
 
 def rms_norm_reference(
@@ -36,11 +36,14 @@ def _rms_norm_kernel(
     eps,
     HAS_RESIDUAL: tl.constexpr,
     BLOCK_H: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """One program per token; the row stays in registers between the sum and the scaling."""
     row = tl.program_id(0).to(tl.int64) * hidden
     column = tl.arange(0, BLOCK_H)
     exists = column < hidden
+    weight = tl.load(weight_ptr + column, mask=exists, other=0.0).to(tl.float32)
+    wait_for_inputs(OVERLAP)
     total = tl.load(x_ptr + row + column, mask=exists, other=0.0)
     if HAS_RESIDUAL:
         residual = tl.load(residual_ptr + row + column, mask=exists, other=0.0)
@@ -50,7 +53,6 @@ def _rms_norm_kernel(
     mean_square = tl.sum(wide * wide, 0) / hidden
     # rounded before the weight is applied, as the reference does
     normed = (wide * tl.rsqrt(mean_square + eps)).to(total.dtype).to(tl.float32)
-    weight = tl.load(weight_ptr + column, mask=exists, other=0.0).to(tl.float32)
     tl.store(y_ptr + row + column, (normed * weight).to(y_ptr.dtype.element_ty), mask=exists)
 
 

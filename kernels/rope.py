@@ -13,7 +13,7 @@ import triton.language as tl
 from kernels.dispatch import backend_for
 from kernels.errors import require
 from kernels.kv import FLOAT_KV_DTYPES, LayerKV, quantise_rows
-from kernels.launch import launch
+from kernels.launch import launch, wait_for_inputs
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -44,19 +44,37 @@ def rope_and_write_kv_reference(
 
 
 @triton.jit
-def store_row(
-    data_ptr, scale_ptr, slot, first, second, dim, exists, HALF: tl.constexpr, INT8: tl.constexpr
+def turned(at, cos, sin, exists, HALF: tl.constexpr):
+    """The heads at `at` [S, BLOCK] rotated: float32 halves. `exists` masks heads and elements."""
+    first = tl.load(at, mask=exists, other=0).to(tl.float32)
+    second = tl.load(at + HALF, mask=exists, other=0).to(tl.float32)
+    return first * cos - second * sin, second * cos + first * sin
+
+
+@triton.jit
+def store_rows(
+    data_ptr,
+    scale_ptr,
+    slot,
+    is_slot,
+    first,
+    second,
+    HALF: tl.constexpr,
+    BLOCK: tl.constexpr,
+    INT8: tl.constexpr,
 ):
-    """Write one head of a row, given as two halves in float32; int8 as `quantise_rows` does."""
+    """Write heads slot[S] of rows, given as halves [S, BLOCK] float32; int8 as `quantise_rows`."""
+    dim = tl.arange(0, BLOCK)[None, :]
     if INT8:
-        peak = tl.maximum(tl.max(tl.abs(first), 0), tl.max(tl.abs(second), 0))
+        peak = tl.maximum(tl.max(tl.abs(first), 1), tl.max(tl.abs(second), 1))
         scale = tl.div_rn(peak, 127.0)
-        divisor = tl.where(scale > 0.0, scale, 1.0)
+        divisor = tl.broadcast_to(tl.where(scale > 0.0, scale, 1.0)[:, None], first.shape)
         # adding and taking away 1.5 x 2^23 rounds to the nearest integer, ties to even
         first = (tl.div_rn(first, divisor) + 12582912.0) - 12582912.0
         second = (tl.div_rn(second, divisor) + 12582912.0) - 12582912.0
-        tl.store(scale_ptr + slot, scale)
-    at = data_ptr + slot * (2 * HALF) + dim
+        tl.store(scale_ptr + slot, scale, mask=is_slot)
+    at = data_ptr + slot[:, None] * (2 * HALF) + dim
+    exists = is_slot[:, None] & (dim < HALF)
     tl.store(at, first.to(data_ptr.dtype.element_ty), mask=exists)
     tl.store(at + HALF, second.to(data_ptr.dtype.element_ty), mask=exists)
 
@@ -81,56 +99,50 @@ def _rope_and_write_kv_kernel(
     NUM_KV_HEADS: tl.constexpr,
     HALF: tl.constexpr,
     BLOCK: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    BLOCK_KV: tl.constexpr,
     INT8: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
-    """Grid (T, Hq + Hkv): the first Hq programs of a token rotate a query head each, the others
-    a key head, and write it and its value to the arena row.
+    """Grid (T, blocks of BLOCK_H query heads + blocks of BLOCK_KV key heads). Key heads are written
+    to the token's arena row, and their values with them.
     """
+    QUERY_BLOCKS: tl.constexpr = (NUM_HEADS + BLOCK_H - 1) // BLOCK_H
     token = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
+    block = tl.program_id(1)
     dim = tl.arange(0, BLOCK)
-    exists = dim < HALF
-    cos = tl.load(cos_ptr + token * HALF + dim, mask=exists, other=0.0)
-    sin = tl.load(sin_ptr + token * HALF + dim, mask=exists, other=0.0)
-    if head < NUM_HEADS:
-        source = q_ptr + token * q_stride + head * (2 * HALF) + dim
+    in_half = (dim < HALF)[None, :]
+    wait_for_inputs(OVERLAP)
+    cos = tl.load(cos_ptr + token * HALF + dim[None, :], mask=in_half, other=0.0)
+    sin = tl.load(sin_ptr + token * HALF + dim[None, :], mask=in_half, other=0.0)
+    if block < QUERY_BLOCKS:
+        head = block * BLOCK_H + tl.arange(0, BLOCK_H)
+        exists = (head < NUM_HEADS)[:, None] & in_half
+        within = head[:, None] * (2 * HALF) + dim[None, :]
+        first, second = turned(q_ptr + token * q_stride + within, cos, sin, exists, HALF)
+        target = out_ptr + token * (NUM_HEADS * 2 * HALF) + within
+        tl.store(target, first.to(out_ptr.dtype.element_ty), mask=exists)
+        tl.store(target + HALF, second.to(out_ptr.dtype.element_ty), mask=exists)
     else:
-        source = k_ptr + token * k_stride + (head - NUM_HEADS) * (2 * HALF) + dim
-    first = tl.load(source, mask=exists, other=0.0).to(tl.float32)
-    second = tl.load(source + HALF, mask=exists, other=0.0).to(tl.float32)
-    # rounded to the activations' dtype, whatever the arena's is
-    turned_first = (first * cos - second * sin).to(q_ptr.dtype.element_ty)
-    turned_second = (second * cos + first * sin).to(q_ptr.dtype.element_ty)
-    if head < NUM_HEADS:
-        target = out_ptr + (token * NUM_HEADS + head) * (2 * HALF) + dim
-        tl.store(target, turned_first, mask=exists)
-        tl.store(target + HALF, turned_second, mask=exists)
-    else:
-        kv_head = head - NUM_HEADS
+        kv_head = (block - QUERY_BLOCKS) * BLOCK_KV + tl.arange(0, BLOCK_KV)
+        is_kv_head = kv_head < NUM_KV_HEADS
+        is_real = is_kv_head[:, None] & in_half
+        kv_within = kv_head[:, None] * (2 * HALF) + dim[None, :]
         slot = tl.load(rows_ptr + token) * NUM_KV_HEADS + kv_head
-        store_row(
-            keys_ptr,
-            key_scales_ptr,
-            slot,
-            turned_first.to(tl.float32),
-            turned_second.to(tl.float32),
-            dim,
-            exists,
-            HALF,
-            INT8,
+        k_first, k_second = turned(k_ptr + token * k_stride + kv_within, cos, sin, is_real, HALF)
+        # rounded to the activations' dtype first, whatever the arena's is
+        k_first = k_first.to(k_ptr.dtype.element_ty).to(tl.float32)
+        k_second = k_second.to(k_ptr.dtype.element_ty).to(tl.float32)
+        store_rows(keys_ptr, key_scales_ptr, slot, is_kv_head, k_first, k_second, HALF, BLOCK, INT8)
+        value = v_ptr + token * v_stride + kv_within
+        v_first = tl.load(value, mask=is_real, other=0.0).to(tl.float32)
+        v_second = tl.load(value + HALF, mask=is_real, other=0.0).to(tl.float32)
+        store_rows(
+            values_ptr, value_scales_ptr, slot, is_kv_head, v_first, v_second, HALF, BLOCK, INT8
         )
-        value = v_ptr + token * v_stride + kv_head * (2 * HALF) + dim
-        store_row(
-            values_ptr,
-            value_scales_ptr,
-            slot,
-            tl.load(value, mask=exists, other=0.0).to(tl.float32),
-            tl.load(value + HALF, mask=exists, other=0.0).to(tl.float32),
-            dim,
-            exists,
-            HALF,
-            INT8,
-        )
+
+
+BLOCK_HEADS = 16
 
 
 def _rope_and_write_kv_triton(
@@ -146,9 +158,12 @@ def _rope_and_write_kv_triton(
     num_kv_heads = k.shape[1]
     q, k, v = (_with_dense_heads(tensor) for tensor in (q, k, v))
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    block = triton.next_power_of_2(head_dim // 2)
+    block_kv = min(8, triton.next_power_of_2(num_kv_heads))
+    num_blocks = triton.cdiv(num_heads, BLOCK_HEADS) + triton.cdiv(num_kv_heads, block_kv)
     launch(
         _rope_and_write_kv_kernel,
-        (num_tokens, num_heads + num_kv_heads),
+        (num_tokens, num_blocks),
         q,
         k,
         v,
@@ -166,9 +181,11 @@ def _rope_and_write_kv_triton(
         NUM_HEADS=num_heads,
         NUM_KV_HEADS=num_kv_heads,
         HALF=head_dim // 2,
-        BLOCK=triton.next_power_of_2(head_dim // 2),
+        BLOCK=block,
+        BLOCK_H=BLOCK_HEADS,
+        BLOCK_KV=block_kv,
         INT8=cache.is_quantised,
-        num_warps=1,
+        num_warps=2 if block >= 64 else 1,  # 16 bytes a thread
         # unfused, the angles and the int8 rows are the reference's bit for bit
         enable_fp_fusion=False,
     )

@@ -14,8 +14,8 @@ import triton.language as tl
 from kernels.dispatch import backend_for
 from kernels.errors import require
 from kernels.kv import KVArena, dequantise_rows, quantise_rows
-from kernels.launch import launch
-from kernels.rope import store_row
+from kernels.launch import launch, wait_for_inputs
+from kernels.rope import store_rows
 
 
 def rope_shift_reference(
@@ -36,36 +36,43 @@ def _turned(keys: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.T
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
-@triton.jit(do_not_specialize=["first_row"])
+@triton.jit(do_not_specialize=["first_slot", "num_slots"])
 def _rope_shift_kernel(
     keys_ptr,
     scales_ptr,
     cos_ptr,
     sin_ptr,
-    first_row,
-    num_arena_rows,
-    NUM_KV_HEADS: tl.constexpr,
+    first_slot,
+    num_slots,
+    num_arena_slots,
     HALF: tl.constexpr,
     BLOCK: tl.constexpr,
+    BLOCK_S: tl.constexpr,
     INT8: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
-    """Grid (n, L, Hkv): one head of one row of one layer."""
-    row = tl.program_id(1).to(tl.int64) * num_arena_rows + first_row + tl.program_id(0)
-    slot = row * NUM_KV_HEADS + tl.program_id(2)
-    dim = tl.arange(0, BLOCK)
-    exists = dim < HALF
-    cos = tl.load(cos_ptr + dim, mask=exists, other=0.0)
-    sin = tl.load(sin_ptr + dim, mask=exists, other=0.0)
-    at = keys_ptr + slot * (2 * HALF) + dim
+    """Grid (blocks of slots, L). A slot is one head of one row; a run of rows is a run of slots."""
+    lane = tl.program_id(0).to(tl.int64) * BLOCK_S + tl.arange(0, BLOCK_S)
+    slot = tl.program_id(1).to(tl.int64) * num_arena_slots + first_slot + lane
+    dim = tl.arange(0, BLOCK)[None, :]
+    is_slot = lane < num_slots
+    exists = is_slot[:, None] & (dim < HALF)
+    wait_for_inputs(OVERLAP)
+    cos = tl.load(cos_ptr + dim, mask=dim < HALF, other=0.0)
+    sin = tl.load(sin_ptr + dim, mask=dim < HALF, other=0.0)
+    at = keys_ptr + slot[:, None] * (2 * HALF) + dim
     first = tl.load(at, mask=exists, other=0).to(tl.float32)
     second = tl.load(at + HALF, mask=exists, other=0).to(tl.float32)
     if INT8:
-        scale = tl.load(scales_ptr + slot)
+        scale = tl.load(scales_ptr + slot, mask=is_slot, other=0.0)[:, None]
         first *= scale
         second *= scale
     turned_first = first * cos - second * sin
     turned_second = second * cos + first * sin
-    store_row(keys_ptr, scales_ptr, slot, turned_first, turned_second, dim, exists, HALF, INT8)
+    store_rows(keys_ptr, scales_ptr, slot, is_slot, turned_first, turned_second, HALF, BLOCK, INT8)
+
+
+BLOCK_SLOTS = 16
 
 
 def rope_shift(
@@ -92,20 +99,22 @@ def rope_shift(
     if backend_for(arena.keys) == "torch":
         rope_shift_reference(arena, first_row, num_rows, cos, sin)
         return
+    block = triton.next_power_of_2(head_dim // 2)
     launch(
         _rope_shift_kernel,
-        (num_rows, num_layers, num_kv_heads),
+        (triton.cdiv(num_rows * num_kv_heads, BLOCK_SLOTS), num_layers),
         arena.keys,
         arena.key_scales,
         cos.contiguous(),
         sin.contiguous(),
-        first_row,
-        num_arena_rows,
-        NUM_KV_HEADS=num_kv_heads,
+        first_row * num_kv_heads,
+        num_rows * num_kv_heads,
+        num_arena_rows * num_kv_heads,
         HALF=head_dim // 2,
-        BLOCK=triton.next_power_of_2(head_dim // 2),
+        BLOCK=block,
+        BLOCK_S=BLOCK_SLOTS,
         INT8=arena.key_scales is not None,
-        num_warps=1,
+        num_warps=4 if block >= 64 else 2,  # 16 bytes a thread
         # unfused, keys are the reference's bit for bit
         enable_fp_fusion=False,
     )

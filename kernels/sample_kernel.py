@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import launch
+from kernels.launch import launch, wait_for_inputs
 from kernels.noise import (
     EXPONENT_LIMIT,
     LOG2E_SCALED,
@@ -97,8 +97,11 @@ def _from_ordered(key):
 
 
 @triton.jit
-def _scale_kernel(logits_ptr, temperature_ptr, x_ptr, vocab, BLOCK: tl.constexpr):
+def _scale_kernel(
+    logits_ptr, temperature_ptr, x_ptr, vocab, BLOCK: tl.constexpr, OVERLAP: tl.constexpr
+):
     """Grid (N, blocks of V): logits over the row's temperature; 0 leaves them as they are."""
+    wait_for_inputs(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     token = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     exists = token < vocab
@@ -118,8 +121,10 @@ def _penalise_kernel(
     x_ptr,
     vocab,
     BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """Grid (N): overwrite x of the row's preceding tokens. A repeat writes the same value again."""
+    wait_for_inputs(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     penalty = tl.load(penalty_ptr + row)
     temperature = tl.load(temperature_ptr + row)
@@ -274,8 +279,10 @@ def _choose_kernel(
     vocab,
     IS_GREEDY: tl.constexpr,
     BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """Grid (N): the steps 2 to 4 of `sample.py`."""
+    wait_for_inputs(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * vocab
     no_cut = float("-inf")
@@ -322,12 +329,20 @@ def _larger(a, b):
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def _accept_kernel(tokens_ptr, draft_ptr, accepted_ptr, num_rows, BLOCK: tl.constexpr):
+def _accept_kernel(
+    tokens_ptr,
+    draft_ptr,
+    accepted_ptr,
+    num_rows,
+    BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):
     """Grid (1): a row holds while no row of its run, up to itself, picked another than its draft.
 
     A run ends at a row without a draft. `missed` counts misses from the first row on; what it was
     before a row's run began is the largest such value so far, for the count never falls.
     """
+    wait_for_inputs(OVERLAP)
     row = tl.arange(0, BLOCK)
     exists = row < num_rows
     drafted = tl.load(draft_ptr + row, mask=exists, other=0)

@@ -22,7 +22,8 @@ import triton.language as tl
 from kernels.dispatch import backend_for
 from kernels.errors import require
 from kernels.kv import LayerKV, dequantise_rows
-from kernels.launch import launch
+from kernels.launch import launch, wait_for_inputs
+from kernels.widening import float_of_int8
 
 
 class Extent(Protocol):
@@ -217,21 +218,25 @@ def _segment_attention_kernel(
     BLOCK_N: tl.constexpr,
     NUM_SPLITS: tl.constexpr,
     INT8_ROWS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
-    """Grid (tiles of queries, Hkv, splits). A tile holds consecutive tokens of one sequence, each
-    with the G query heads of one key/value head; a split is a share of the positions that the tile
-    may see. Softmax is computed online (Milakov & Gimelshein 2018), in base 2.
+    """Grid (Hkv, splits, tiles of queries): programs that start together read neighbouring rows.
+
+    A tile holds consecutive tokens of one sequence, each with the G query heads of one key/value
+    head; a split is a share of the positions that the tile may see. Softmax is computed online
+    (Milakov & Gimelshein 2018), in base 2.
     """
     TILE_TOKENS: tl.constexpr = BLOCK_M // GROUP
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
-    tile = tl.program_id(0)
-    kv_head = tl.program_id(1)
-    split = tl.program_id(2)
+    kv_head = tl.program_id(0)
+    split = tl.program_id(1)
+    tile = tl.program_id(2)
     sequence = _find_sequence(query_start_ptr, tile, num_sequences, TILE_TOKENS)
     first_token = tl.load(query_start_ptr + sequence)
     last_token = tl.load(query_start_ptr + sequence + 1)
     first_token += (tile - (first_token // TILE_TOKENS + sequence)) * TILE_TOKENS
     if first_token >= last_token:
+        wait_for_inputs(OVERLAP)
         return
 
     lane = tl.arange(0, BLOCK_M)
@@ -242,10 +247,6 @@ def _segment_attention_kernel(
     real = (lane < TILE_TOKENS * GROUP) & (token < last_token)
     # only what row numbers enter is 64 bits wide: registers are what a tile is short of
     position = tl.load(positions_ptr + token, mask=real, other=-1).to(tl.int32)
-    in_head = dim < HEAD_DIM
-    q_offset = (token[:, None] * NUM_HEADS + head[:, None]) * HEAD_DIM + dim[None, :]
-    q = tl.load(q_ptr + q_offset, mask=real[:, None] & in_head[None, :], other=0.0)
-
     # This split's share of the positions that any query of the tile may see.
     first_seen = 0
     last_seen = tl.max(position, 0)
@@ -257,11 +258,15 @@ def _segment_attention_kernel(
         first_seen += split * share
         last_seen = tl.minimum(last_seen, first_seen + share - 1)
 
+    first_extent = tl.load(extent_start_ptr + sequence)
+    last_extent = tl.load(extent_start_ptr + sequence + 1)
+    wait_for_inputs(OVERLAP)
+    in_head = dim < HEAD_DIM
+    q_offset = (token[:, None] * NUM_HEADS + head[:, None]) * HEAD_DIM + dim[None, :]
+    q = tl.load(q_ptr + q_offset, mask=real[:, None] & in_head[None, :], other=0.0)
     best = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK_M,), tl.float32)
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-    first_extent = tl.load(extent_start_ptr + sequence)
-    last_extent = tl.load(extent_start_ptr + sequence + 1)
     for extent in range(first_extent, last_extent):
         first_row = tl.load(extents_ptr + extent * 3)
         num_rows = tl.load(extents_ptr + extent * 3 + 1).to(tl.int32)
@@ -278,6 +283,8 @@ def _segment_attention_kernel(
                 mask=readable[None, :] & in_head[:, None],
                 other=0,
             )
+            if INT8_ROWS:
+                k = float_of_int8(k)
             scores = tl.dot(q, k.to(q.dtype), input_precision="ieee") * scale_log2
             if INT8_ROWS:
                 scores *= tl.load(key_scales_ptr + row_head, mask=readable, other=0.0)[None, :]
@@ -298,6 +305,7 @@ def _segment_attention_kernel(
                 other=0,
             )
             if INT8_ROWS:
+                v = float_of_int8(v)
                 p *= tl.load(value_scales_ptr + row_head, mask=readable, other=0.0)[None, :]
             acc = tl.dot(p.to(q.dtype), v.to(q.dtype), acc * fade[:, None], input_precision="ieee")
 
@@ -322,8 +330,10 @@ def _merge_splits_kernel(
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
     NUM_SPLITS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """Grid (T * Hq): merge the splits' unnormalised sums by their maxima."""
+    wait_for_inputs(OVERLAP)
     token_head = tl.program_id(0).to(tl.int64)
     split = tl.arange(0, NUM_SPLITS)
     dim = tl.arange(0, BLOCK_D)
@@ -340,8 +350,8 @@ def _merge_splits_kernel(
     tl.store(out_ptr + token_head * HEAD_DIM + dim, out.to(out_ptr.dtype.element_ty), mask=in_head)
 
 
-TARGET_PROGRAMS = 256  # about two per multiprocessor of an A100 or H100
-MIN_SPLIT_ROWS = 256  # a shorter share of the cache costs more to merge than it saves
+TARGET_PROGRAMS = 512  # about four per multiprocessor of an H200
+MIN_SPLIT_ROWS = 128  # a shorter share of the cache costs more to merge than it saves
 MAX_SPLITS = 32
 
 
@@ -366,6 +376,13 @@ def _segment_attention_triton(
     block_m = max(16 if few else many, triton.next_power_of_2(group))
     num_tiles = num_tokens // (block_m // group) + table.num_sequences
     block_d = max(16, triton.next_power_of_2(head_dim))
+    block_n = 64 if block_d <= 128 and q.dtype != torch.float32 else 32
+    num_stages = 2
+    if few and q.dtype != torch.float32:  # bound by memory: as much as possible under way
+        if cache.is_quantised:
+            block_n, num_stages = 2 * block_n, 3
+        else:
+            block_n, num_stages = 32 if block_d <= 64 else block_n, 4
     num_splits = _num_splits(num_tiles * num_kv_heads, table.max_readable)
     partial = partial_max = partial_sum = None
     if num_splits > 1:
@@ -373,7 +390,7 @@ def _segment_attention_triton(
         partial_max, partial_sum = torch.empty(2, *partial.shape[:3], device=q.device)
     launch(
         _segment_attention_kernel,
-        (num_tiles, num_kv_heads, num_splits),
+        (num_kv_heads, num_splits, num_tiles),
         q,
         cache.keys,
         cache.values,
@@ -396,11 +413,11 @@ def _segment_attention_triton(
         HEAD_DIM=head_dim,
         BLOCK_D=block_d,
         BLOCK_M=block_m,
-        BLOCK_N=64 if block_d <= 128 and q.dtype != torch.float32 else 32,
+        BLOCK_N=block_n,
         NUM_SPLITS=num_splits,
         INT8_ROWS=cache.is_quantised,
         num_warps=4 if block_m < 64 or block_d <= 64 else 8,
-        num_stages=2,
+        num_stages=num_stages,
         maxnreg=255,  # left to itself, ptxas spills a few bytes to fit more programs
     )
     if num_splits > 1:

@@ -11,7 +11,7 @@ import triton.language as tl
 
 from kernels.dispatch import backend_for
 from kernels.errors import require
-from kernels.launch import launch
+from kernels.launch import launch, wait_for_inputs
 
 
 def swiglu_reference(gate_up: torch.Tensor) -> torch.Tensor:
@@ -21,8 +21,9 @@ def swiglu_reference(gate_up: torch.Tensor) -> torch.Tensor:
 
 
 @triton.jit
-def _swiglu_kernel(gate_up_ptr, out_ptr, intermediate, BLOCK: tl.constexpr):
+def _swiglu_kernel(gate_up_ptr, out_ptr, intermediate, BLOCK: tl.constexpr, OVERLAP: tl.constexpr):
     """Grid (tokens, blocks of the intermediate size)."""
+    wait_for_inputs(OVERLAP)
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     exists = column < intermediate

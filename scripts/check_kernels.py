@@ -37,7 +37,7 @@ from triton.compiler import ASTSource
 from kernels.dispatch import use_backend
 from kernels.kv import KVArena
 from kernels.launch import Launch, record_launches
-from kernels.linear import Int4Weight, Int8Weight, linear
+from kernels.linear import DenseWeight, Int4Weight, Int8Weight, linear
 from kernels.rms_norm import rms_norm
 from kernels.rope import rope_and_write_kv
 from kernels.rope_shift import rope_shift
@@ -81,7 +81,13 @@ SHAPES = (
     Shape("Mistral-7B", 4096, 14336, 32, 8, 128, 32000, window=4096),
 )
 # batch kind: tokens of each sequence, readable rows of each sequence
-BATCHES = {"decode": ([1] * 8, 4096), "verify": ([8] * 4, 2048), "prefill": ([512, 64], 1024)}
+BATCHES = {
+    "token": ([1], 4096),
+    "decode": ([1] * 8, 4096),
+    "verify": ([8] * 4, 2048),
+    "prefill": ([512, 64], 1024),
+}
+DECODE = ("token", "decode")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +176,16 @@ class Resources:
 def compile_variant(variant: Variant, capability: int) -> Resources:
     """Compile for sm_`capability` and read ptxas' report."""
     names = list(variant.kernel.arg_names)
+    overlaps = capability >= 90  # as kernels/launch.py decides on the device
     source = ASTSource(
         fn=variant.kernel,
         signature=dict(variant.signature),
-        constexprs=dict(variant.constants),
+        constexprs={**dict(variant.constants), "OVERLAP": overlaps},
         attrs={(names.index(name),): [["tt.divisibility", 16]] for name in variant.attributes},
     )
     target = GPUTarget("cuda", capability, 32)
-    compiled = triton.compile(source, target=target, options=dict(variant.options))
+    options = {**dict(variant.options), "launch_pdl": overlaps}
+    compiled = triton.compile(source, target=target, options=options)
     with tempfile.TemporaryDirectory() as folder:
         ptx = Path(folder) / "kernel.ptx"
         ptx.write_text(compiled.asm["ptx"])
@@ -225,6 +233,7 @@ def record(shape: Shape, batch: str, dtype: torch.dtype, kv_dtype: torch.dtype) 
         scale = torch.empty(shape.hidden, groups, dtype=torch.float16)
         q8 = torch.empty(shape.hidden, shape.hidden, dtype=torch.int8)
         q4 = torch.empty(shape.hidden, shape.hidden // 2, dtype=torch.uint8)
+        linear(x, DenseWeight(torch.empty(shape.hidden, shape.hidden, dtype=dtype)))
         linear(x, Int8Weight(q8, scale))
         linear(x, Int4Weight(q4, scale, scale))
         linear(x, Int4Weight(q4, scale, scale, torch.empty(shape.hidden, dtype=dtype)))
@@ -267,7 +276,7 @@ def _launches() -> Iterator[tuple[Launch, bool]]:
         for batch in BATCHES:
             for dtype, kv_dtype in _DTYPES if shape is SHAPES[1] else _DTYPES[:2]:
                 for launch in record(shape, batch, dtype, kv_dtype):
-                    yield launch, batch == "decode"
+                    yield launch, batch in DECODE
 
 
 _DTYPES = (

@@ -16,7 +16,7 @@ import torch
 
 from kernels.dispatch import use_backend
 from kernels.kv import KVArena, LayerKV, dequantise_rows
-from kernels.linear import linear, quantise_int4, quantise_int8
+from kernels.linear import DenseWeight, LinearWeight, linear, quantise_int4, quantise_int8
 from kernels.noise import row_key
 from kernels.rms_norm import rms_norm
 from kernels.rope import rope_and_write_kv, rope_and_write_kv_reference
@@ -243,11 +243,15 @@ def attention_in_float64(
 def check_linear(
     device: str, sizes: tuple[int, int, int], dtype: torch.dtype, bits: int, has_bias: bool
 ) -> None:
-    """`sizes`: tokens, outputs, inputs."""
+    """`sizes`: tokens, outputs, inputs; `bits` 0: dense weights."""
     num_tokens, num_outputs, num_inputs = sizes
     bias = torch.randn(num_outputs, device=device).to(dtype) if has_bias else None
-    quantise = quantise_int8 if bits == 8 else quantise_int4
-    weight = quantise(torch.randn(num_outputs, num_inputs, device=device), bias)
+    w = torch.randn(num_outputs, num_inputs, device=device)
+    weight: LinearWeight
+    if bits == 0:
+        weight = DenseWeight(w.to(dtype), bias)
+    else:
+        weight = quantise_int8(w, bias) if bits == 8 else quantise_int4(w, bias)
     x = torch.randn(num_tokens, num_inputs, device=device).to(dtype)
     with triton_with_poisoned_outputs():
         out = linear(x, weight)

@@ -19,6 +19,7 @@ def test_recording_names_the_start_and_runs_nothing() -> None:
     assert start.args[0] is gate_up
     assert start.options["BLOCK"] == 1024
     assert start.options["enable_fp_fusion"] is True
+    assert start.options["OVERLAP"] is False  # whether it does is the device's matter
 
 
 def test_recording_ends_with_its_block() -> None:
