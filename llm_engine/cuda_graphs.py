@@ -9,7 +9,10 @@ Graphs are captured on first use, in `warm_up` ahead of the first caller.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
+from typing import Any
 
+import numpy as np
 import torch
 
 from kernels.kv import KVArena
@@ -57,7 +60,9 @@ class StaticBatch:
         sizes = [num_tokens] * 3 + [3 * self.max_extents] + [num_sequences + 1] * 2
         self._host = torch.zeros(sum(sizes), dtype=torch.int64, pin_memory=device.type == "cuda")
         self._device = self._host.to(device, copy=True)
-        self._host_parts = torch.split(self._host, sizes)
+        self._is_read = torch.cuda.Event() if device.type == "cuda" else None
+        # numpy shares the memory, and a small assignment costs it a third of torch's time
+        self._host_parts = np.split(self._host.numpy(), np.cumsum(sizes)[:-1])
         parts = torch.split(self._device, sizes)
         self.token_ids, self.positions, self.rows, extents, *starts = parts
         self.extents = extents.view(-1, 3)
@@ -69,6 +74,8 @@ class StaticBatch:
 
     def fill(self, batch: Batch) -> None:
         """Copy `batch` in, padded, in one transfer."""
+        if self._is_read is not None:
+            self._is_read.synchronize()  # the transfer of the step before may still wait its turn
         token_ids, positions, rows, extents, extent_start, query_start = self._host_parts
         count = batch.num_tokens
         for target, source, padding in (
@@ -76,24 +83,23 @@ class StaticBatch:
             (positions, batch.positions, 0),
             (rows, batch.rows, self._scratch_row),
         ):
-            target[:count] = source
+            target[:count] = source.numpy()
             target[count:] = padding
         flat = [
-            number
+            (extent.first_row, extent.num_rows, extent.first_position)
             for own in batch.extents
             for extent in own
-            for number in (extent.first_row, extent.num_rows, extent.first_position)
         ]
-        extents[: len(flat)] = torch.tensor(flat, dtype=torch.int64)
-        ends = [0]
-        for own in batch.extents:
-            ends.append(ends[-1] + len(own))
-        extent_start[: len(ends)] = torch.tensor(ends)
+        extents[: 3 * len(flat)] = list(chain.from_iterable(flat))
+        ends = np.cumsum([0, *map(len, batch.extents)])
+        extent_start[: len(ends)] = ends
         extent_start[len(ends) :] = ends[-1]
-        query_start[: len(batch.query_start)] = torch.tensor(batch.query_start)
+        query_start[: len(batch.query_start)] = batch.query_start
         query_start[len(batch.query_start) :] = count
         query_start[-1] = self.num_tokens
         self._device.copy_(self._host, non_blocking=True)
+        if self._is_read is not None:
+            self._is_read.record()
 
     def table(self, max_readable: int) -> AttentionTable:
         return AttentionTable(
@@ -127,7 +133,8 @@ class StepGraphs:
         self._max_positions = max_positions
         self._recorder = recorder
         everywhere = torch.arange(max_positions, device=model.device)
-        self._cos, self._sin = model.rotary.at(everywhere, max_positions - 1)
+        # one tensor, so that a step gathers once: [2, max_positions, D/2]
+        self._angles = torch.stack(model.rotary.at(everywhere, max_positions - 1))
         self._recorded: dict[int, tuple[StaticBatch, Pass]] = {}
 
     def warm_up(self) -> None:
@@ -149,7 +156,12 @@ class StepGraphs:
         if not static.fits(batch):
             return None
         static.fill(batch)
-        return replay()[batch.logit_tokens.to(self._model.device)]
+        logits = replay()
+        wanted = batch.logit_tokens
+        first, count = (int(wanted[0]), len(wanted)) if len(wanted) else (0, 0)
+        if torch.equal(wanted, torch.arange(first, first + count)):
+            return logits[first : first + count]  # the usual case, and it starts no kernel
+        return logits[wanted.to(self._model.device)]
 
     def _bucket(self, num_tokens: int) -> tuple[StaticBatch, Pass]:
         if num_tokens not in self._recorded:
@@ -161,12 +173,13 @@ class StepGraphs:
 
     def _run(self, static: StaticBatch) -> torch.Tensor:
         """Logits [num_tokens, V] of every token of the bucket."""
-        every = torch.arange(static.num_tokens, device=self._model.device)
+        cos, sin = self._angles.index_select(1, static.positions)
+        every: Any = slice(None)  # all tokens, in place
         return self._model.compute(
             static.token_ids,
             static.rows,
-            self._cos[static.positions],
-            self._sin[static.positions],
+            cos,
+            sin,
             static.table(self._max_positions),
             every,
             self._arena,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -76,6 +77,17 @@ def test_a_step_in_its_bucket_gives_the_plain_passs_logits_and_rows(batch: Batch
     if batch is DECODE:
         torch.testing.assert_close(padded.keys[:, own], plain.keys[:, own], atol=1e-5, rtol=0)
         torch.testing.assert_close(padded.values[:, own], plain.values[:, own], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("wanted", [[], [1], [1, 2], [0, 2], [2, 0], [1, 1, 2]], ids=str)
+def test_the_logits_are_those_of_the_wanted_tokens_in_their_order(wanted: list[int]) -> None:
+    model = random_model("llama2", 0)
+    arena = model.new_arena(NUM_ROWS)
+    graphs = StepGraphs(model, arena, NUM_ROWS - 1, MAX_POSITIONS, as_it_is)
+    every = graphs.forward(replace(PADDED, logit_tokens=torch.arange(3)))
+    some = graphs.forward(replace(PADDED, logit_tokens=torch.tensor(wanted, dtype=torch.int64)))
+    assert every is not None and some is not None
+    assert torch.equal(some, every[wanted])
 
 
 def test_padding_writes_to_the_scratch_row_alone() -> None:
