@@ -122,13 +122,15 @@ class Sequence:
             moves = self.kv.rebuild(layout, policy, same_turn=not self.is_over)
             if self._score is not None and self._score[0] >= moves.num_kept:
                 self._score = None
+        old_ids = self.prompt_ids
         if self.is_over:
             self.turn += 1
             self.reply.start_turn()
+            old_ids = ()  # even if the words are the same again, nothing of their reply is known
         if not stands:
             room = self._max_tokens - len(layout.token_ids)
             self.reply.change_prompt(
-                self.prompt_ids, layout.token_ids, room=room, is_exact=self.kv.is_exact
+                old_ids, layout.token_ids, room=room, is_exact=self.kv.is_exact
             )
         self._snapshot, self._layout = snapshot, layout
         self.is_committed, self.is_over, self._is_resting = turn is not None, False, False

@@ -69,6 +69,21 @@ def test_a_commit_equal_to_the_drafted_snapshot_is_answered_without_a_pass() -> 
     assert stats.first_token_at_s < stats.committed_at_s
 
 
+def test_the_same_prompt_in_the_next_turn_is_answered_in_full_again() -> None:
+    engine = make_engine()
+    session, events = open_session(engine, sampling=short())
+    engine.commit(session, prompt(0, WORDS))
+    run(engine)
+    engine.truncate(session, 0, 0)
+    engine.update(session, prompt(1, WORDS))
+    run(engine)
+    engine.commit(session, prompt(2, WORDS))
+    run(engine)
+    assert (
+        events.reply(0) == events.reply(1) == tuple(greedy_twin(prompt(0, WORDS).token_ids, 12)[0])
+    )
+
+
 def test_an_equal_prompt_with_a_later_revision_is_answered_without_a_pass_too() -> None:
     engine = make_engine()
     session, events = open_session(engine, sampling=short(), draft_first_sentence=False)
