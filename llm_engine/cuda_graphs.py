@@ -60,7 +60,9 @@ class StaticBatch:
         sizes = [num_tokens] * 3 + [3 * self.max_extents] + [num_sequences + 1] * 2
         self._host = torch.zeros(sum(sizes), dtype=torch.int64, pin_memory=device.type == "cuda")
         self._device = self._host.to(device, copy=True)
-        self._is_read = torch.cuda.Event() if device.type == "cuda" else None
+        self._is_read = (
+            torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        )
         # numpy shares the memory, and a small assignment costs it a third of torch's time
         self._host_parts = np.split(self._host.numpy(), np.cumsum(sizes)[:-1])
         parts = torch.split(self._device, sizes)
