@@ -159,6 +159,7 @@ class VirtualCall:
     def call(self, change: Callable[[], None]) -> None:
         """Let something happen to the session now, then start whatever work that made."""
         change()
+        self._mind.reconsider()
         for server in (self._ears, self._mind, self._voice):
             server.start_next()
 
@@ -239,6 +240,7 @@ class _EngineServer:
         self._call = call
         self._collected: list[thought.EngineEvent] = []
         self._is_busy = False
+        self._finish: Callable[[], None] = lambda: None  # what ends the step under way
         self._ended_at_s: dict[float, float] = {}  # engine clock at a step's start -> virtual end
 
     def collect(self, event: thought.EngineEvent) -> None:
@@ -264,10 +266,23 @@ class _EngineServer:
         end_s = self._call.now_s + cost_s
         self._ended_at_s[self._call.now_s] = end_s
         self._is_busy = True
-        self._call.at(end_s, self._done(self._collected))
+        self._finish = self._done(self._collected)
+        self._call.at(end_s, self._finish)
+
+    def reconsider(self) -> None:
+        """A step that the engine would give up ends now. What it had computed stays, which is one
+        token of a draft too good; its time is not charged."""
+        if self._is_busy and not self._call.runtime.engine.would_go_on():
+            self._call.at(self._call.now_s, self._finish)
 
     def _done(self, events: list[thought.EngineEvent]) -> Callable[[], None]:
+        is_over = False
+
         def finish() -> None:
+            nonlocal is_over
+            if is_over:
+                return
+            is_over = True
             self._is_busy = False
             for event in events:
                 if isinstance(event, thought.ReplyDelta):

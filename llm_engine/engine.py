@@ -96,6 +96,7 @@ class Engine:
         self._num_steps = 0
         self._num_tokens = 0
         self._longest_commit_wait_s = 0.0
+        self._may_go_on: Callable[[], bool] | None = None  # asked during the newest pass
 
     @property
     def max_prompt_tokens(self) -> int:
@@ -192,6 +193,7 @@ class Engine:
     def step(self) -> StepReport | None:
         """One iteration; None if there was nothing to do."""
         started = self._clock()
+        self._may_go_on = None
         commands = self._mailbox.take()
         for command in commands:
             if isinstance(command, Commit):
@@ -210,8 +212,9 @@ class Engine:
         if not feeds:
             is_idle = not commands and not grants
             return None if is_idle else StepReport(0, 0, 0, 0, False, self._clock() - started)
+        self._may_go_on = self._patience(feeds)
         try:
-            outcomes = self._run_pass(feeds, self._patience(feeds))
+            outcomes = self._run_pass(feeds, self._may_go_on)
         except PassAbandoned:
             return StepReport(0, 0, 0, 0, False, self._clock() - started)
         now_s = self._clock()
@@ -225,12 +228,12 @@ class Engine:
         return report
 
     def _patience(self, feeds: list[Feed]) -> Callable[[], bool] | None:
-        """Speculation is given up as soon as another session commits; what it had computed of this
-        step is lost. A session's own commit mostly needs the very rows that are being computed."""
+        """Speculation is given up in the middle for what is worth more; what it had computed of
+        this step is lost."""
         if any(feed.sequence.is_committed for feed in feeds):
             return None
-        own = {feed.sequence.session_id for feed in feeds}
-        return lambda: not self._mailbox.has_commit_beside(own)
+        stakes = {feed.sequence.session_id: feed.sequence.stake(feed) for feed in feeds}
+        return lambda: not self._mailbox.outweighs(stakes)
 
     def _run_pass(
         self, feeds: list[Feed], may_go_on: Callable[[], bool] | None = None
@@ -252,6 +255,11 @@ class Engine:
         return outcomes
 
     # ---- looking in
+
+    def would_go_on(self) -> bool:
+        """Whether the newest step would not be given up now, if it were still running: for shells
+        that only simulate how long it takes."""
+        return self._may_go_on is None or self._may_go_on()
 
     def stats(self) -> EngineStats:
         """How full and how fast the engine is."""

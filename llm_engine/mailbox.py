@@ -8,7 +8,7 @@ one update.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Set
+from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Condition
 
@@ -63,6 +63,23 @@ class Close:
 
 
 Command = Open | Update | Commit | Cancel | Truncate | Close
+
+
+@dataclass(frozen=True, slots=True)
+class Stake:
+    """What a speculative pass computes for one session: tokens of this prompt and of its draft,
+    from index `first_index` on."""
+
+    prompt_ids: tuple[int, ...]
+    first_index: int
+
+    def is_lost(self, newer: Snapshot) -> bool:
+        """Nothing of it serves the newer prompt: that differs before the first of the tokens."""
+        ids = newer.token_ids
+        if ids == self.prompt_ids:
+            return False
+        known = self.prompt_ids[: self.first_index]
+        return ids[: len(known)] != known or self.first_index >= len(self.prompt_ids)
 
 
 @dataclass(slots=True)
@@ -172,13 +189,12 @@ class Mailbox:
         """Somebody with more urgent work than speculation is at it."""
         return bool(self._holders)
 
-    def has_commit_beside(self, session_ids: Set[SessionId]) -> bool:
-        """A commit of a session that is none of these waits in the box."""
+    def outweighs(self, stakes: Mapping[SessionId, Stake | None]) -> bool:
+        """Something waits that is worth more than the speculation of these sessions: another one's
+        commit, or, of the only one, a pause or a commit to which what is computed is of no use.
+        None: of use whatever comes."""
         with self._changed:
-            return any(
-                isinstance(command, Commit) and command.session_id not in session_ids
-                for command in self._queue
-            )
+            return any(_outweighs(command, stakes) for command in self._queue)
 
     def take(self) -> list[Command]:
         """Everything that waits, in the order it came."""
@@ -228,3 +244,13 @@ class Mailbox:
     def _put(self, command: Command) -> None:
         self._queue.append(command)
         self._changed.notify_all()
+
+
+def _outweighs(command: Command, stakes: Mapping[SessionId, Stake | None]) -> bool:
+    if not isinstance(command, Update | Commit):
+        return False
+    if command.session_id not in stakes:
+        return isinstance(command, Commit)
+    stake = stakes[command.session_id]
+    is_urgent = isinstance(command, Commit) or command.snapshot.at_pause
+    return is_urgent and len(stakes) == 1 and stake is not None and stake.is_lost(command.snapshot)

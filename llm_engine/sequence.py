@@ -25,6 +25,7 @@ from llm_engine.events import (
     TurnId,
 )
 from llm_engine.layout import Layout
+from llm_engine.mailbox import Stake
 from llm_engine.prompt import Snapshot
 from llm_engine.relayout import Moves
 from llm_engine.scheduler import Work, WorkClass
@@ -49,6 +50,7 @@ class Feed:
     sample_from: int | None
     proposals: tuple[int, ...]
     is_charged: bool
+    first_index: int  # of the tokens it brings
 
     @property
     def num_samples(self) -> int:
@@ -181,7 +183,7 @@ class Sequence:
 
     @property
     def _is_warming(self) -> bool:
-        """Nothing has been said yet: what precedes the words is computed, nothing is drafted."""
+        """Nothing has been said yet: what surrounds the words is computed, nothing is drafted."""
         assert self._layout is not None
         return not self.is_committed and self._layout.words_index is not None
 
@@ -232,7 +234,9 @@ class Sequence:
         if self._wants_score and score_index is not None and is_there:
             ranges = sorted([*ranges, (score_index, score_index + 1)])
         if self._is_warming:
-            return _clipped(ranges, self._layout.words_index or 0)
+            if self.config.draft_policy is SuffixPolicy.RECOMPUTE:
+                return _clipped(ranges, self._layout.words_index or 0)
+            return ranges  # what follows the words can be moved behind them
         if not self._is_charged:
             if not self._wants_score or score_index is None:
                 return []
@@ -313,7 +317,16 @@ class Sequence:
             sample_from,
             proposals,
             self._is_charged,
+            ranges[0][0],
         )
+
+    def stake(self, feed: Feed) -> Stake | None:
+        """What speculation on `feed` is good for. Rows that may be moved behind a change are of use
+        whatever comes (None)."""
+        is_movable = self.config.suffix_policy is not SuffixPolicy.RECOMPUTE
+        if is_movable and feed.first_index < len(self.prompt_ids):
+            return None
+        return Stake(self.prompt_ids, feed.first_index)
 
     def advance(self, feed: Feed, outcome: Outcome, now_s: float) -> list[EngineEvent]:
         """The pass over `feed` is done."""

@@ -8,7 +8,7 @@ import pytest
 
 from llm_engine.errors import EngineUnavailable, PromptTooLong, StaleRevision, UnknownSession
 from llm_engine.events import SessionConfig
-from llm_engine.mailbox import Cancel, Commit, Mailbox, Open, Update
+from llm_engine.mailbox import Cancel, Commit, Mailbox, Open, Stake, Update
 from llm_engine.prompt import Segment, Snapshot
 
 
@@ -31,6 +31,32 @@ def test_a_newer_update_takes_the_place_of_one_that_waits() -> None:
     assert isinstance(command, Update) and command.snapshot.revision == 4
     mailbox.update(session, snapshot(5))
     assert len(mailbox.take()) == 1
+
+
+def test_speculation_is_outweighed_by_what_makes_it_useless() -> None:
+    mailbox, session = box()
+    other = mailbox.open(SessionConfig(), lambda event: None)
+    ids = (0, 1, 2)
+
+    def outweighs(first_index: int, *sessions: str) -> bool:
+        stake = Stake(ids, first_index)
+        return mailbox.outweighs(dict.fromkeys(sessions or (session,), stake))
+
+    mailbox.take()
+    assert not outweighs(2)
+    mailbox.update(session, snapshot(0, 2))
+    assert not outweighs(2)  # the caller is still speaking
+    mailbox.take()
+    segments = (Segment("slot", "slot", (0, 9, 2)),)
+    mailbox.update(session, Snapshot(1, segments, at_pause=True))
+    assert outweighs(2) and outweighs(3)  # token 1 is another: what follows it is lost
+    assert not outweighs(1) and not outweighs(0)  # token 1 itself is being computed
+    assert not outweighs(2, session, other)  # shared with one that may still need it
+    assert not mailbox.outweighs({session: None})
+    mailbox.take()
+    mailbox.commit(session, snapshot(2), 0.0)
+    assert not outweighs(2) and not outweighs(3)  # the same prompt after all
+    assert mailbox.outweighs({other: Stake(ids, 0)})  # another's commit always
 
 
 def test_an_update_does_not_jump_over_another_command() -> None:
