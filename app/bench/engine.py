@@ -49,7 +49,7 @@ SENTENCES = (
     "How do I make tomato soup without cream for six people",
 )
 NUM_OTHERS = 8
-SETTLE_S = 0.4  # a prompt and its draft are computed by then
+IDLE_S = 0.15  # without a step: all drafts are made
 TIMEOUT_S = 60.0
 RECORDED = Path(__file__).parent / "partials.json"  # by scripts/record_partials.py
 
@@ -337,10 +337,11 @@ class EngineBench:
         }
 
     def _committed_first_token(self, others: Sequence[Call]) -> float:
-        """The commit comes at any moment of whatever step is under way; its last word is new."""
+        """The session has drafted, the others have just begun to; its commit, whose last word is
+        new, comes at any moment of whatever step is under way."""
         call = self._call()
         self.engine.update(call.session, self.chat(SENTENCES[0]))
-        time.sleep(SETTLE_S)
+        self._wait_until_idle()
         for number, other in enumerate(others):
             words = f"{SENTENCES[number % len(SENTENCES)]} {self._revision}"
             self.engine.update(other.session, self.chat(words))
@@ -352,6 +353,13 @@ class EngineBench:
         call.done.wait(TIMEOUT_S)
         self.engine.close(call.session)
         return (call.first_delta_s - begin) * 1e3
+
+    def _wait_until_idle(self) -> None:
+        """Until the engine's thread has found nothing to do for a while."""
+        before = -1
+        while before != (now := self.engine.stats().num_steps):
+            before = now
+            time.sleep(IDLE_S)
 
 
 def _ratio(turns: Sequence[TurnStats], over: str, under: str) -> float:
