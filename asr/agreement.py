@@ -12,7 +12,7 @@ from asr.normal_form import normal_form
 
 # Counting hypotheses instead of time would make agreement meaningless when partials come fast.
 SHORT_SPAN_S = 0.3  # agreement over this long holds for all but the newest words, which change
-SHORT_HELD_BACK_WORDS = 3  # once what follows them is heard
+SHORT_HELD_BACK_WORDS = 2  # once what follows them is heard
 LONG_SPAN_S = 0.6  # agreement over this long holds for all words
 _TOLERANCE_S = 1e-6
 

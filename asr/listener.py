@@ -289,6 +289,7 @@ class Listener:
             hot_words=self._settings.hot_words,
             num_hypotheses=self._settings.num_hypotheses if is_final else 1,
             word_times=self._settings.word_times and is_final,
+            draft=utterance.text,
         )
 
     # ---- results

@@ -3,13 +3,15 @@
 Whisper is trained on 30 s windows and stops reliably only if padding follows the speech. Encoding
 that padding for every partial costs most of the time, so only the speech is encoded and
 `GRAFT_FRAMES` rows of encoder output, computed once from padding at the same positions, are
-appended (docs/asr.md).
+appended (docs/asr.md). On CPUs the text comes from a decoder of our own (`decoder.py`), which
+checks the draft that a request may carry instead of writing it again.
 
 Shapes: M mel bins, F mel frames (100/s), E encoder frames (50/s), D model width.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,8 +27,12 @@ from faster_whisper.utils import download_model
 from numpy.typing import NDArray
 
 from asr.audio import SAMPLE_RATE_HZ, Samples, read_file
+from asr.ct2_weights import read_weights
+from asr.decoder import TextDecoder
 from asr.errors import ModelBroken, ModelNotFound, UnsupportedLanguage
 from asr.events import DecodeRequest, DecodeResult, Word
+from asr.grafted_decoder import GRAFT_FRAMES, GraftedDecoder
+from asr.greedy import TokenRules
 from asr.guards import SpeechGates, cut_loops, max_new_tokens
 from asr.mel import FRAMES_PER_S, log_mel
 from asr.normal_form import normal_form
@@ -39,7 +45,6 @@ logger = logging.getLogger(__name__)
 FULL_WINDOW_S = 30.0
 ENCODER_FRAMES_PER_S = FRAMES_PER_S // 2
 FULL_FRAMES = round(FULL_WINDOW_S * ENCODER_FRAMES_PER_S)
-GRAFT_FRAMES = 250
 MIN_WINDOW_S = 1.0
 MAX_WINDOW_S = FULL_WINDOW_S - GRAFT_FRAMES / ENCODER_FRAMES_PER_S
 REPETITION_PENALTY = 1.1  # with the graft; 1.15 and more forbids words that rightly come again
@@ -86,6 +91,7 @@ class Recogniser:
         gates: SpeechGates | None = None,
     ) -> None:
         path = _resolve(model)
+        self._text_decoder: GraftedDecoder | None = None
         self._second_opinion_below = second_opinion_below
         self._gates = gates or SpeechGates()
         try:
@@ -103,6 +109,8 @@ class Recogniser:
         self._graft_table: Encoded | None = None
         if use_graft:
             self._graft_table = self._make_graft_table()
+        if self.uses_graft and device == "cpu":
+            self._text_decoder = self._make_text_decoder(path, num_threads)
 
     @property
     def uses_graft(self) -> bool:
@@ -139,30 +147,33 @@ class Recogniser:
     # ---- one batch of requests with equal settings
 
     def _decode_alike(self, batch: list[DecodeRequest]) -> list[DecodeResult]:
-        encoded = self._encode([request.samples for request in batch])
+        encoded = [self._encode(request.samples) for request in batch]
         language = batch[0].language
         if language is None and self.is_multilingual:
             return [
-                self._decode_language(request, row[None], self._detect(row[None]))
-                for request, row in zip(batch, encoded, strict=True)
+                self._decode_language(request, rows, self._detect(rows))
+                for request, rows in zip(batch, encoded, strict=True)
             ]
         hypotheses = self._generate(batch, encoded, language)
         return [
-            self._result(request, encoded[row : row + 1], hypothesis, language)
-            for row, (request, hypothesis) in enumerate(zip(batch, hypotheses, strict=True))
+            self._result(request, rows, hypothesis, language)
+            for request, rows, hypothesis in zip(batch, encoded, hypotheses, strict=True)
         ]
 
     def _decode_language(
         self, request: DecodeRequest, encoded: Encoded, language: str
     ) -> DecodeResult:
-        (hypothesis,) = self._generate([request], encoded, language)
+        (hypothesis,) = self._generate([request], [encoded], language)
         return self._result(request, encoded, hypothesis, language)
 
-    def _encode(self, windows: list[Samples]) -> Encoded:
+    def _encode(self, samples: Samples) -> Encoded:
+        """[1, E, D]: the window's own frames, without the graft."""
+        return self._encode_full(samples) if not self.uses_graft else self._encode_speech(samples)
+
+    def _grafted(self, own: Sequence[Encoded]) -> Encoded:
         """[B, E, D]: each window's own frames, then padding's, to the same length."""
         if self._graft_table is None:
-            return np.concatenate([self._encode_full(samples) for samples in windows])
-        own = [self._encode_speech(samples) for samples in windows]
+            return np.concatenate(own)
         num_frames = min(max(rows.shape[1] for rows in own) + GRAFT_FRAMES, FULL_FRAMES)
         table = self._graft_table
         return np.concatenate(
@@ -183,13 +194,18 @@ class Recogniser:
         return np.array(view.to(ctranslate2.DataType.float32))
 
     def _generate(
-        self, batch: list[DecodeRequest], encoded: Encoded, language: str | None
+        self, batch: list[DecodeRequest], encoded: Sequence[Encoded], language: str | None
     ) -> list[_Hypothesis]:
         first = batch[0]
+        if self._text_decoder is not None and first.num_hypotheses <= 1:
+            return [
+                self._check_draft(self._text_decoder, request, rows, language)
+                for request, rows in zip(batch, encoded, strict=True)
+            ]
         duration_s = max(len(request.samples) for request in batch) / SAMPLE_RATE_HZ
         prompt = self._prompt(language, first.hot_words)
         outputs = self._model.generate(
-            ctranslate2.StorageView.from_array(np.ascontiguousarray(encoded)),
+            ctranslate2.StorageView.from_array(np.ascontiguousarray(self._grafted(encoded))),
             [prompt] * len(batch),
             beam_size=max(1, first.num_hypotheses),
             num_hypotheses=max(1, first.num_hypotheses),
@@ -203,6 +219,28 @@ class Recogniser:
             self._hypothesis(output, len(request.samples) / SAMPLE_RATE_HZ)
             for output, request in zip(outputs, batch, strict=True)
         ]
+
+    def _check_draft(
+        self,
+        decoder: GraftedDecoder,
+        request: DecodeRequest,
+        encoded: Encoded,
+        language: str | None,
+    ) -> _Hypothesis:
+        duration_s = len(request.samples) / SAMPLE_RATE_HZ
+        tokenizer = self._tokenizer(language)
+        decoded = decoder.decode(
+            encoded[0],
+            self._prompt(language, request.hot_words),
+            max_new_tokens(duration_s),
+            tokenizer.encode(f" {request.draft}") if request.draft else (),
+        )
+        return _Hypothesis(
+            cut_loops(self._text(decoded.token_ids), duration_s),
+            decoded.token_ids,
+            decoded.log_probability,
+            decoder.no_speech_probability(decoded),
+        )
 
     def _hypothesis(
         self, output: ctranslate2.models.WhisperGenerationResult, duration_s: float
@@ -274,6 +312,7 @@ class Recogniser:
         tokenizer = self._tokenizer(language)
         token_ids = [token for token in best.token_ids if token < tokenizer.eot]
         num_frames = len(request.samples) * FRAMES_PER_S // SAMPLE_RATE_HZ
+        encoded = self._grafted([encoded])
         (alignment,) = self._model.align(
             ctranslate2.StorageView.from_array(np.ascontiguousarray(encoded)),
             tokenizer.sot_sequence,
@@ -316,7 +355,7 @@ class Recogniser:
 
     def _detect(self, encoded: Encoded) -> str:
         (ranking,) = self._model.detect_language(
-            ctranslate2.StorageView.from_array(np.ascontiguousarray(encoded))
+            ctranslate2.StorageView.from_array(np.ascontiguousarray(self._grafted([encoded])))
         )
         return str(ranking[0][0]).strip("<|>")
 
@@ -334,15 +373,53 @@ class Recogniser:
         clip = read_file(SELF_CHECK_CLIP)
         request = DecodeRequest(0, 0, clip, 0.0, "partial", language="en")
         whole = self._encode_full(clip)
-        (reference,) = self._generate([request], whole, "en")
+        (reference,) = self._generate([request], [whole], "en")
         silent = self._encode_full(np.zeros(0, dtype=np.float32))
         spoken = len(clip) * ENCODER_FRAMES_PER_S // SAMPLE_RATE_HZ + CLIP_MARGIN_FRAMES
         self._graft_table = np.concatenate([silent[:, :spoken], whole[:, spoken:]], axis=1)
-        (grafted,) = self._generate([request], self._encode([clip]), "en")
+        (grafted,) = self._generate([request], [self._encode(clip)], "en")
         if normal_form(grafted.text) == normal_form(reference.text):
             return self._graft_table
         logger.warning("graft self-check failed; every decode uses the full 30 s window")
         return None
+
+    # ---- the text decoder
+
+    def _make_text_decoder(self, path: Path, num_threads: int) -> GraftedDecoder | None:
+        """None where the model is not built as expected.
+
+        Self-check: the question must read as CTranslate2 reads it.
+        """
+        assert self._graft_table is not None
+        request = DecodeRequest(0, 0, read_file(SELF_CHECK_CLIP), 0.0, "partial", language="en")
+        encoded = self._encode(request.samples)
+        (reference,) = self._generate([request], [encoded], "en")
+        try:
+            weights = read_weights(path / "model.bin")
+            decoder = GraftedDecoder(
+                TextDecoder(weights, num_threads),
+                self._graft_table[0],
+                self._token_rules(path),
+                start=self._plain_tokenizer.sot,
+                no_speech=self._plain_tokenizer.no_speech,
+            )
+        except (KeyError, ModelBroken) as error:
+            logger.warning("CTranslate2 decodes the text, which takes longer: %s", error)
+            return None
+        checked = self._check_draft(decoder, request, encoded, "en")
+        if normal_form(checked.text) == normal_form(reference.text):
+            return decoder
+        logger.warning("text decoder self-check failed; CTranslate2 decodes, which takes longer")
+        return None
+
+    def _token_rules(self, path: Path) -> TokenRules:
+        config = json.loads((path / "config.json").read_text())
+        return TokenRules(
+            end=self._plain_tokenizer.eot,
+            never=config["suppress_ids"],
+            never_first=config["suppress_ids_begin"],
+            repetition_penalty=REPETITION_PENALTY,
+        )
 
 
 def _settings_key(request: DecodeRequest) -> tuple[str, str, int]:

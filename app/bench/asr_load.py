@@ -1,4 +1,4 @@
-"""How many callers may speak at once: real time, real threads, equal windows."""
+"""How many callers may speak at once: real time, real threads, windows that grow as speech does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from asr.events import AsrResult, DecodeRequest, DecodeResult
 from asr.whisper import SELF_CHECK_CLIP
 from asr.worker import AsrWorker, Decoder, TurnChecker
 
-WINDOW_S = 4.0
+SHORTEST_S, LONGEST_S = 2.0, 5.0
 STEP_S = 0.3
 MAX_STEP_S = 0.6
 RUN_S = 4.0
@@ -50,7 +50,9 @@ class _Stream:
 
     def __init__(self, worker: AsrWorker, name: str) -> None:
         question = read_file(SELF_CHECK_CLIP)
-        self._samples = np.tile(question, 4)[: round(WINDOW_S * SAMPLE_RATE_HZ)]
+        self._samples = np.tile(question, 4)[: round(LONGEST_S * SAMPLE_RATE_HZ)]
+        self._window_s = SHORTEST_S
+        self._text = ""  # of the last answer
         self._worker, self._name = worker, name
         self._lock = threading.Lock()
         self._is_out = False
@@ -64,7 +66,8 @@ class _Stream:
             if self._is_out or now_s - self._asked_s < STEP_S:
                 return
             self._is_out, self._asked_s = True, now_s
-        request = DecodeRequest(0, self._revision, self._samples, 0.0, "partial")
+        samples = self._samples[: round(self._window_s * SAMPLE_RATE_HZ)]
+        request = DecodeRequest(0, self._revision, samples, 0.0, "partial", draft=self._text)
         self._revision += 1
         self._worker.submit(self._name, request, self._answered)
 
@@ -73,3 +76,10 @@ class _Stream:
             self._is_out = False
             if isinstance(result, DecodeResult) and not result.dropped:
                 self.num_answers += 1
+                self._grow(result.text)
+
+    def _grow(self, text: str) -> None:
+        self._text = text
+        self._window_s += STEP_S
+        if self._window_s > LONGEST_S:
+            self._window_s, self._text = SHORTEST_S, ""

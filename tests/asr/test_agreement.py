@@ -10,12 +10,12 @@ def stable_counts(*hypotheses: tuple[str, float]) -> list[int]:
 
 def test_words_are_stable_once_hypotheses_agree_long_enough() -> None:
     counts = stable_counts(("I want", 0.3), ("I want to", 0.6), ("I want to go home", 0.9))
-    assert counts == [0, 0, 2]
+    assert counts == [0, 1, 3]
 
 
 def test_earlier_words_are_stable_sooner_than_the_newest() -> None:
     counts = stable_counts(("a b c d", 0.3), ("a b c d e", 0.6), ("a b c d e f", 0.9))
-    assert counts == [0, 2, 4]
+    assert counts == [0, 3, 4]
 
 
 def test_agreement_within_a_short_time_counts_for_nothing() -> None:

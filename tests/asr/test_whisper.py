@@ -85,3 +85,27 @@ def test_models_that_are_not_there_or_broken_are_named(tmp_path: Path) -> None:
         Recogniser(tmp_path / "none")
     with pytest.raises(ModelBroken):
         Recogniser(tmp_path)
+
+
+@pytest.mark.models
+def test_a_draft_changes_no_text(recogniser: Recogniser, clips_dir: Path) -> None:
+    for name in CLIPS:
+        samples = read_file(clips_dir / name)
+        (free,) = recogniser.decode([request(samples)])
+        words = free.text.split()
+        drafts = [free.text, " ".join(words[:-2]), " ".join(words[1:]), "Nothing like it at all."]
+        for draft in drafts:
+            (checked,) = recogniser.decode([request(samples, draft=draft)])
+            assert checked.text == free.text, draft
+            assert checked.log_probability == pytest.approx(free.log_probability, abs=0.01)
+
+
+@pytest.mark.models
+def test_our_decoder_reads_as_ctranslate2_does(recogniser: Recogniser, clips_dir: Path) -> None:
+    for name in CLIPS:
+        samples = read_file(clips_dir / name)
+        ours, theirs = recogniser.decode(
+            [request(samples), request(samples, num_hypotheses=2)]  # beams are CTranslate2's
+        )
+        assert normal_form(ours.text) == normal_form(theirs.text)
+        assert ours.no_speech_probability == pytest.approx(theirs.no_speech_probability, abs=0.1)
