@@ -57,8 +57,7 @@ class LiveRuntime:
         return len(self._sessions)
 
     async def start(self) -> None:
-        """Warm everything up, then start the workers: the first call is as fast as the tenth."""
-        await asyncio.to_thread(self.runtime.warm_up)
+        """Start the workers."""
         self.runtime.engine.start()
         self._asr.start()
         self._speech.start()

@@ -2,6 +2,7 @@
 
     <cache>/<id>-<pins>/        complete, verified files; appears by one rename
     <cache>/.partial/<id>/…     work of whoever holds the lock; leftovers of killed processes
+    <cache>/.derived/             what is computed from a model and kept (asr/kept_table.py)
     <cache>/.locks/<id>         flock: one process fetches a model, the others wait for it
 
 A process killed at any point leaves at most a folder under `.partial`, which the next one removes:

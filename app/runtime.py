@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from app import messages as m
 from app.config import AppConfig
 from app.conversation import Conversation
+from app.model_cache import default_cache_dir
 from app.model_store import resolve_asr, resolve_llm, resolve_smart_turn
 from app.ports import Ears, Voice
 from app.prompt_spec import PromptSpec, default_prompt, load_prompt
@@ -26,22 +27,17 @@ from asr.vad import SileroVad
 from asr.whisper import Recogniser
 from asr.worker import Decoder, TurnChecker
 from llm_engine.chat import ChatTemplate
-from llm_engine.engine import Engine
 from llm_engine.engine_config import EngineConfig
 from llm_engine.events import OnEvent, SuffixPolicy
-from llm_engine.model import load_model
 from llm_engine.tokenizer import Tokenizer
 from tts.hibari import HibariSynthesizer
 from tts.synthesizer import Synthesizer, TextOnly
 
+if TYPE_CHECKING:
+    from llm_engine.engine import Engine
+
 LONG_SUFFIX_TOKENS = 48
 END_PROBABILITY_GRACE_MS = 60  # how long the end of a turn waits for the reply model's evidence
-
-
-class WarmDecoder(Decoder, Protocol):
-    """A recogniser that can be run once ahead of the first caller."""
-
-    def warm_up(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,31 +47,26 @@ class Runtime:
     config: AppConfig
     engine: Engine
     template: ChatTemplate
-    recogniser: WarmDecoder
+    recogniser: Decoder
     smart_turn: TurnChecker
     synthesizer: Synthesizer
     prompt: PromptSpec
 
     @classmethod
     def load(cls, config: AppConfig, clock: Callable[[], float] = time.perf_counter) -> Runtime:
-        """Load all models of `config`. Raises ModelError, EngineError or PromptFileError."""
+        """Load all models of `config` and run each once: the first call is as fast as the tenth.
+
+        Raises ModelError, EngineError or PromptFileError.
+        """
         prompt = load_prompt(config.prompt) if config.prompt else default_prompt()
         with ThreadPoolExecutor(2) as pool:  # two cores halve what a start takes
             mind = pool.submit(_load_mind, config, clock)
             ears = pool.submit(_load_ears, config)
+            voice = pool.submit(_load_voice, config)  # when the first of the others is there
             engine, template = mind.result()
             recogniser, smart_turn = ears.result()
-        return cls(
-            config=config,
-            engine=engine,
-            template=template,
-            recogniser=recogniser,
-            smart_turn=smart_turn,
-            synthesizer=HibariSynthesizer(num_threads=config.threads.voice)
-            if config.speech == "hibari"
-            else TextOnly(),
-            prompt=prompt,
-        )
+            synthesizer = voice.result()
+        return cls(config, engine, template, recogniser, smart_turn, synthesizer, prompt)
 
     @property
     def draft_policy(self) -> SuffixPolicy:
@@ -87,15 +78,6 @@ class Runtime:
         num_suffix_tokens = sum(len(s.token_ids) for s in segments if s.role == "suffix")
         is_long = num_suffix_tokens >= LONG_SUFFIX_TOKENS
         return SuffixPolicy.ROTATE if is_long else SuffixPolicy.RECOMPUTE
-
-    def warm_up(self) -> None:
-        """Make the first call as fast as the tenth: run every model once."""
-        with ThreadPoolExecutor(2) as pool:
-            engine = pool.submit(self.engine.warm_up)
-            self.recogniser.warm_up()
-            self.smart_turn.probability(np.zeros(SAMPLE_RATE_HZ, np.float32))
-            self.synthesizer.warm_up()
-            engine.result()
 
     def new_session(
         self,
@@ -126,10 +108,16 @@ class Runtime:
 
 
 def _load_mind(config: AppConfig, clock: Callable[[], float]) -> tuple[Engine, ChatTemplate]:
+    # Torch takes half as long to import as everything else to load: it comes in beside the ears.
+    from llm_engine.engine import Engine
+    from llm_engine.model import load_model
+
     path = resolve_llm(config.llm)
     tokenizer = Tokenizer(path)
     model = load_model(path, config.dtype, num_threads=config.threads.engine)
-    return Engine(model, tokenizer, EngineConfig(), clock), ChatTemplate(tokenizer)
+    engine = Engine(model, tokenizer, EngineConfig(), clock)
+    engine.warm_up()
+    return engine, ChatTemplate(tokenizer)
 
 
 def _load_ears(config: AppConfig) -> tuple[Recogniser, SmartTurn]:
@@ -137,5 +125,17 @@ def _load_ears(config: AppConfig) -> tuple[Recogniser, SmartTurn]:
         resolve_asr(config.asr),
         num_threads=config.threads.recogniser,
         num_workers=config.threads.recogniser_workers,
+        cache_folder=default_cache_dir() / ".derived",
     )
-    return recogniser, SmartTurn(resolve_smart_turn(None), config.threads.turn_check)
+    recogniser.warm_up()
+    smart_turn = SmartTurn(resolve_smart_turn(None), config.threads.turn_check)
+    smart_turn.probability(np.zeros(SAMPLE_RATE_HZ, np.float32))
+    return recogniser, smart_turn
+
+
+def _load_voice(config: AppConfig) -> Synthesizer:
+    if config.speech != "hibari":
+        return TextOnly()
+    synthesizer = HibariSynthesizer(num_threads=config.threads.voice)
+    synthesizer.warm_up()
+    return synthesizer

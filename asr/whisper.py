@@ -34,6 +34,7 @@ from asr.events import DecodeRequest, DecodeResult, Word
 from asr.grafted_decoder import GRAFT_FRAMES, GraftedDecoder
 from asr.greedy import TokenRules
 from asr.guards import SpeechGates, cut_loops, max_new_tokens
+from asr.kept_table import KeptTable
 from asr.mel import FRAMES_PER_S, log_mel
 from asr.normal_form import normal_form
 from asr.words import place_words
@@ -73,6 +74,8 @@ class Recogniser:
         use_graft: False decodes full 30 s windows, as Whisper does by itself.
         second_opinion_below: finals with a mean log probability below it are decoded again in
             the full window with a wide beam; None: never.
+        cache_folder: where what is derived from the model is kept from start to start (it takes
+            seconds to make); None: nowhere.
 
     Raises:
         ModelNotFound, ModelBroken
@@ -89,6 +92,7 @@ class Recogniser:
         use_graft: bool = True,
         second_opinion_below: float | None = None,
         gates: SpeechGates | None = None,
+        cache_folder: Path | None = None,
     ) -> None:
         path = _resolve(model)
         self._text_decoder: GraftedDecoder | None = None
@@ -108,7 +112,11 @@ class Recogniser:
         self.is_multilingual: bool = self._model.is_multilingual
         self._graft_table: Encoded | None = None
         if use_graft:
-            self._graft_table = self._make_graft_table()
+            kept = KeptTable.of(path, compute_type, cache_folder)
+            self._graft_table = kept.load()
+            if self._graft_table is None:
+                self._graft_table = self._make_graft_table()
+                kept.save(self._graft_table)
         if self.uses_graft and device == "cpu":
             self._text_decoder = self._make_text_decoder(path, num_threads)
 

@@ -11,20 +11,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.runtime import WarmDecoder
 from asr.events import DecodeRequest, DecodeResult
+from asr.worker import Decoder
 from tts.synthesizer import Synthesizer
 
 
 class RememberingDecoder:
     """`decoder`, asked once per stretch of speech and way of decoding it."""
 
-    def __init__(self, decoder: WarmDecoder) -> None:
+    def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
         self._known: dict[Hashable, DecodeResult] = {}
-
-    def warm_up(self) -> None:
-        self._decoder.warm_up()
 
     def decode(self, requests: Sequence[DecodeRequest]) -> list[DecodeResult]:
         return [self._decode(request) for request in requests]

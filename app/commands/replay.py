@@ -72,12 +72,10 @@ def run(arguments: argparse.Namespace) -> int:
     is_virtual = arguments.clock == "virtual" or arguments.calibrate is not None
     runtime = Runtime.load(config, clock) if is_virtual else Runtime.load(config)
     if arguments.calibrate is not None:
-        runtime.warm_up()
         calibrate(runtime, clock, recordings).save(arguments.calibrate)
         return 0
     if is_virtual:
         costs = _costs(arguments.compute)
-        runtime.warm_up()
         source = _virtual(runtime, clock, recordings, arguments.speculate, costs)
     else:
         source = _live(runtime, recordings, arguments.speculate)

@@ -15,8 +15,6 @@ class Counting:
     def __init__(self) -> None:
         self.num_asked = 0
 
-    def warm_up(self) -> None: ...
-
     def decode(self, requests: list[DecodeRequest]) -> list[DecodeResult]:
         self.num_asked += len(requests)
         return [DecodeResult(r.utterance, r.revision, str(self.num_asked)) for r in requests]
