@@ -67,19 +67,22 @@ Command = Open | Update | Commit | Cancel | Truncate | Close
 
 @dataclass(frozen=True, slots=True)
 class Stake:
-    """What a speculative pass computes for one session: tokens of this prompt and of its draft,
-    from index `first_index` on."""
+    """What a speculative pass computes for one session: `num_tokens` tokens of this prompt and of
+    its draft, from index `first_index` on."""
 
     prompt_ids: tuple[int, ...]
     first_index: int
+    num_tokens: int
 
     def is_lost(self, newer: Snapshot) -> bool:
-        """Nothing of it serves the newer prompt: that differs before the first of the tokens."""
+        """Most of it does not serve the newer prompt, which differs before it."""
         ids = newer.token_ids
         if ids == self.prompt_ids:
             return False
-        known = self.prompt_ids[: self.first_index]
-        return ids[: len(known)] != known or self.first_index >= len(self.prompt_ids)
+        pairs = enumerate(zip(ids, self.prompt_ids, strict=False))
+        shorter = min(len(ids), len(self.prompt_ids))
+        num_equal = next((index for index, (a, b) in pairs if a != b), shorter)
+        return 2 * max(0, num_equal - self.first_index) < self.num_tokens
 
 
 @dataclass(slots=True)

@@ -326,7 +326,7 @@ class Sequence:
         is_movable = self.config.suffix_policy is not SuffixPolicy.RECOMPUTE
         if is_movable and feed.first_index < len(self.prompt_ids):
             return None
-        return Stake(self.prompt_ids, feed.first_index)
+        return Stake(self.prompt_ids, feed.first_index, feed.num_tokens)
 
     def advance(self, feed: Feed, outcome: Outcome, now_s: float) -> list[EngineEvent]:
         """The pass over `feed` is done."""

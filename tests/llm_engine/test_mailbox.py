@@ -39,7 +39,7 @@ def test_speculation_is_outweighed_by_what_makes_it_useless() -> None:
     ids = (0, 1, 2)
 
     def outweighs(first_index: int, *sessions: str) -> bool:
-        stake = Stake(ids, first_index)
+        stake = Stake(ids, first_index, len(ids) - first_index + 1)  # and one of the draft
         return mailbox.outweighs(dict.fromkeys(sessions or (session,), stake))
 
     mailbox.take()
@@ -50,13 +50,14 @@ def test_speculation_is_outweighed_by_what_makes_it_useless() -> None:
     segments = (Segment("slot", "slot", (0, 9, 2)),)
     mailbox.update(session, Snapshot(1, segments, at_pause=True))
     assert outweighs(2) and outweighs(3)  # token 1 is another: what follows it is lost
-    assert not outweighs(1) and not outweighs(0)  # token 1 itself is being computed
+    assert outweighs(1) and outweighs(0)  # most of what is computed follows it
+    assert not mailbox.outweighs({session: Stake(ids, 0, 2)})  # half of it stays
     assert not outweighs(2, session, other)  # shared with one that may still need it
     assert not mailbox.outweighs({session: None})
     mailbox.take()
     mailbox.commit(session, snapshot(2), 0.0)
     assert not outweighs(2) and not outweighs(3)  # the same prompt after all
-    assert mailbox.outweighs({other: Stake(ids, 0)})  # another's commit always
+    assert mailbox.outweighs({other: Stake(ids, 0, 3)})  # another's commit always
 
 
 def test_an_update_does_not_jump_over_another_command() -> None:
