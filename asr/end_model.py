@@ -25,7 +25,6 @@ GREETINGS = frozenset(
     ("hello", "hi", "hey", "hello there", "hi there", "hey there", "good morning", "good evening")
     + ("good afternoon", "excuse me", "alexa", "computer", "hello hello")
 )
-_OPEN_END = re.compile(r"(?:[,:;…-]|\.\.\.)\s*$")
 _CLOSED_END = re.compile(r"[^.][.?!。？！]\s*$")
 PROBABILITY_FLOOR = 1e-4
 
@@ -47,30 +46,32 @@ class Weights:
     turn: float
     end: float
     closed: float
-    open: float
     function_word: float
 
 
-# Fitted by scripts/fit_endpointing.py on the soft pauses of 41 English clips (41 ends, 188 pauses
-# cut in after a random word, 28 real inner pauses; both classes weigh the same; ridge 1).
+# Fitted by scripts/fit_endpointing.py on the soft pauses of 42 English clips (42 ends, 210 pauses
+# cut in after a random word, 28 real inner pauses; both classes weigh the same; ridge 3).
 WEIGHTS = {
     # (Smart Turn, reply model): weights
-    (True, True): Weights(0.69, 0.18, 0.42, 0.61, -0.52, -0.85),
-    (True, False): Weights(-1.07, 0.19, 0.0, 1.63, -0.97, -1.37),
-    (False, True): Weights(0.73, 0.0, 0.43, 0.73, -0.50, -1.03),
-    (False, False): Weights(-1.02, 0.0, 0.0, 1.74, -0.97, -1.53),
+    (True, True): Weights(1.49, 0.16, 0.50, 0.0, -0.90),
+    (True, False): Weights(-0.70, 0.16, 0.0, 1.29, -1.37),
+    (False, True): Weights(1.65, 0.0, 0.52, 0.0, -1.00),
+    (False, False): Weights(-0.71, 0.0, 0.0, 1.47, -1.46),
 }
 
 
-def features(evidence: Evidence) -> tuple[float, float, float, float, float]:
-    """(turn, end, closed, open, function word) as the weights take them; 0 where unknown."""
+def features(evidence: Evidence) -> tuple[float, float, float, float]:
+    """(turn, end, closed, function word) as the weights take them; 0 where unknown.
+
+    The closing mark counts where the reply model has not answered: beside it the mark adds nothing
+    (docs/asr.md), and it flips from hypothesis to hypothesis.
+    """
     text = evidence.text or ""
     last_word = (normal_form(text).split() or [""])[-1]
     return (
         _logit(evidence.turn_probability),
         _logit(evidence.end_probability),
-        float(bool(_CLOSED_END.search(text))),
-        float(bool(_OPEN_END.search(text))),
+        float(evidence.end_probability is None and bool(_CLOSED_END.search(text))),
         float(last_word in FUNCTION_WORDS),
     )
 
@@ -79,13 +80,12 @@ def joint_probability(evidence: Evidence) -> float:
     """P(the utterance is complete). Text that has not come counts as unknown, not as incomplete."""
     key = evidence.turn_probability is not None, evidence.end_probability is not None
     weights = WEIGHTS[key]
-    turn, end, closed, is_open, function_word = features(evidence)
+    turn, end, closed, function_word = features(evidence)
     score = (
         weights.bias
         + weights.turn * turn
         + weights.end * end
         + weights.closed * closed
-        + weights.open * is_open
         + weights.function_word * function_word
     )
     return 1.0 / (1.0 + math.exp(-score))

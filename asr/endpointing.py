@@ -117,14 +117,10 @@ class SilenceRule:
 # (scripts/fit_endpointing.py); the others are set around it. docs/asr.md has what each costs.
 SILENCE_RULES: dict[Eagerness, SilenceRule] = {
     "high": SilenceRule(((0.7, 0.16, "sure"), (0.4, 0.256, "likely"), (0.0, 0.576, "unlikely"))),
-    "medium": SilenceRule(((0.8, 0.16, "sure"), (0.7, 0.256, "likely"), (0.0, 0.704, "unlikely"))),
+    "medium": SilenceRule(((0.85, 0.16, "sure"), (0.7, 0.256, "likely"), (0.0, 0.704, "unlikely"))),
     "low": SilenceRule(((0.9, 0.416, "sure"), (0.6, 0.8, "likely"), (0.0, 1.504, "hard_bound"))),
 }
-# "auto" ends no turn before a reply can be ready: on two cores the pause's decode, eight reply
-# tokens and their speech take half a second, and an earlier end would be heard no sooner.
-SILENCE_RULES["auto"] = SilenceRule(
-    ((0.8, 0.48, "sure"), (0.7, 0.512, "likely"), (0.0, 0.704, "unlikely"))
-)
+SILENCE_RULES["auto"] = SILENCE_RULES["medium"]
 
 
 def required_silence(evidence: Evidence, eagerness: Eagerness) -> tuple[float, str]:
