@@ -14,7 +14,7 @@ import numpy as np
 IR_VERSION = 10
 OPSET_VERSION = 20
 CONTRIB_DOMAIN = "com.microsoft"
-ELEMENT_TYPES = {"float32": 1, "uint8": 2, "int64": 7}
+ELEMENT_TYPES = {"float32": 1, "uint8": 2, "int8": 3, "int64": 7}
 _VARINT, _BYTES, _FIXED32 = 0, 2, 5
 _FLOAT, _INT, _INTS = 1, 2, 7  # AttributeProto.AttributeType
 
@@ -36,7 +36,7 @@ class Graph:
         self._inputs.append(_value_info(name, shape))
         return name
 
-    def constant(self, values: np.ndarray) -> str:
+    def constant(self, values: np.ndarray | np.generic) -> str:
         name = self._new_name("c")
         dims = b"".join(_number(1, size) for size in values.shape)
         self._constants.append(
