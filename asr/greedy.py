@@ -12,8 +12,8 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-MAX_CHECKED = 7  # draft tokens per pass: more save nothing, as time grows with their number
-MAX_CHECKED_AFTER_MISS = 2
+MAX_CHECKED = 8  # draft tokens in the first pass: with the prompt's two an even number
+MAX_CHECKED_AFTER_MISS = 3
 RESUME_WITHIN = 3  # draft tokens that may have been wrong before the two texts meet again
 
 
