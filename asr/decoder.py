@@ -22,9 +22,10 @@ from asr.onnx_graph import CONTRIB_DOMAIN, Graph
 BLOCK = 32  # weights that share a scale
 INT8_PRODUCTS = 4  # MatMulNBits: activations are rounded to int8 per row and block, too
 NORM_EPSILON = 1e-5
-# The output layer is half of a pass. It runs on whole integers per row, a third faster for one
-# token and twice as fast for eight; what may be the largest is then scored with the file's weights.
-# Seven bits of activation: products of pairs then fit the 16 bits that AVX2 has for them.
+# The output layer is half of a pass; keys and values of the encoder's rows are a tenth of a decode.
+# Both take integers with a scale per row, which is a third faster for one row and twice as fast for
+# eight; tokens that may be the likeliest are then scored with the file's weights. Seven bits of
+# activation: products of pairs then fit the 16 bits that AVX2 has for them.
 WEIGHT_STEPS, ACTIVATION_STEPS = 127, 63
 RESCORE_WITHIN = 5.0  # nats; several times what rounding and the repetition penalty move
 # So that a token's scores are the same, to the last bit, whatever it is read with: rows come in
@@ -153,7 +154,7 @@ class _Builder:
         encoded = graph.input("encoded", ["T", self._width])
         for layer in range(self.num_layers):
             name = f"decoder/layer_{layer}/attention/linear_1"
-            keys, values = self._split(self._plain_linear(encoded, name), 2)
+            keys, values = self._split(self._integer_linear(encoded, name), 2)
             keys = graph.add(
                 "Transpose", self._parted(keys), perm=[1, 2, 0], output=f"keys_{layer}"
             )
@@ -183,27 +184,9 @@ class _Builder:
         return graph.to_bytes()
 
     def output_network(self) -> bytes:
-        """Scores of every token, in int8 with one scale per token and one per row."""
         graph = self._graph = Graph()
         hidden = graph.input("hidden", ["N", self._width])
-        weight = float_matrix(self._weights, "decoder/embeddings/weight")
-        rounded, scales = round_rows_to_int8(weight)
-        largest = graph.add("ReduceMax", graph.add("Abs", hidden), graph.constant(np.array([1])))
-        steps = graph.add("Div", largest, graph.constant(np.float32(ACTIVATION_STEPS)))
-        one, middle = np.float32(1), graph.constant(np.uint8(ACTIVATION_STEPS + 1))
-        activations = graph.add(
-            "QuantizeLinear", graph.add("Div", hidden, steps), graph.constant(one), middle
-        )
-        products = graph.add(
-            "MatMulIntegerToFloat",
-            activations,
-            graph.constant(rounded.T),
-            graph.constant(one),
-            graph.constant(scales),
-            middle,
-            domain=CONTRIB_DOMAIN,
-        )
-        scores = graph.add("Mul", products, steps, output="scores")
+        scores = self._integer_product(hidden, "decoder/embeddings/weight", output="scores")
         graph.output(scores, ["N", self._vocabulary])
         return graph.to_bytes()
 
@@ -275,11 +258,6 @@ class _Builder:
     def _linear(self, x: str, name: str) -> str:
         return self._biased(self._product(x, f"{name}/weight"), name)
 
-    def _plain_linear(self, x: str, name: str) -> str:
-        """In float32: no slower for many rows."""
-        weight = self._graph.constant(float_matrix(self._weights, f"{name}/weight").T)
-        return self._biased(self._graph.add("MatMul", x, weight), name)
-
     def _biased(self, x: str, name: str) -> str:
         bias = self._graph.constant(float_matrix(self._weights, f"{name}/bias"))
         return self._graph.add("Add", x, bias)
@@ -299,6 +277,28 @@ class _Builder:
             block_size=BLOCK,
             accuracy_level=INT8_PRODUCTS,
         )
+
+    def _integer_linear(self, x: str, name: str) -> str:
+        return self._biased(self._integer_product(x, f"{name}/weight"), name)
+
+    def _integer_product(self, x: str, name: str, output: str = "") -> str:
+        """In int8 with one scale per column and one per row of `x`: sums of whole numbers."""
+        graph = self._graph
+        rounded, scales = round_rows_to_int8(float_matrix(self._weights, name))
+        largest = graph.add("ReduceMax", graph.add("Abs", x), graph.constant(np.array([1])))
+        steps = graph.add("Div", largest, graph.constant(np.float32(ACTIVATION_STEPS)))
+        one, middle = graph.constant(np.float32(1)), graph.constant(np.uint8(ACTIVATION_STEPS + 1))
+        activations = graph.add("QuantizeLinear", graph.add("Div", x, steps), one, middle)
+        products = graph.add(
+            "MatMulIntegerToFloat",
+            activations,
+            graph.constant(rounded.T),
+            one,
+            graph.constant(scales),
+            middle,
+            domain=CONTRIB_DOMAIN,
+        )
+        return graph.add("Mul", products, steps, output=output)
 
     def _kept_keys(self, length: str) -> list[int | str]:
         return [self.num_heads, self._head_width, length]
