@@ -42,6 +42,8 @@ class AppConfig(BaseSettings):
 
     llm: str | None = None  # id, folder, GGUF file or Hugging Face id; None: the default model
     asr: str | None = None
+    # finals whose mean log probability is below it are decoded again, slowly; None: never
+    second_opinion_below: float | None = Field(default=None, le=0.0)
     dtype: Dtype = "auto"
     prompt: str | None = None  # a prompt file; None: the default voice-assistant prompt
     speech: Literal["hibari", "none"] = "hibari"

@@ -125,6 +125,7 @@ def _load_ears(config: AppConfig) -> tuple[Recogniser, SmartTurn]:
         resolve_asr(config.asr),
         num_threads=config.threads.recogniser,
         num_workers=config.threads.recogniser_workers,
+        second_opinion_below=config.second_opinion_below,
         cache_folder=default_cache_dir() / ".derived",
     )
     recogniser.warm_up()

@@ -51,6 +51,7 @@ MAX_WINDOW_S = FULL_WINDOW_S - GRAFT_FRAMES / ENCODER_FRAMES_PER_S
 REPETITION_PENALTY = 1.1  # with the graft; 1.15 and more forbids words that rightly come again
 FULL_WINDOW_BEAMS = 5
 MAX_PROMPT_TOKENS = 100
+MAX_BATCH = 4  # beyond it CTranslate2 gains nothing
 MAX_ALTERNATIVE_GAP = 1.0  # nats between two hypotheses that count as close
 CLIP_MARGIN_FRAMES = 30  # rows after the clip that may still hold traces of it
 SELF_CHECK_CLIP = Path(__file__).parent / "assets" / "self_check.wav"
@@ -124,6 +125,11 @@ class Recogniser:
     def uses_graft(self) -> bool:
         """False where the self-check failed or the graft was switched off: full windows then."""
         return self._graft_table is not None
+
+    @property
+    def max_batch(self) -> int:
+        """See `asr.worker.Decoder`. Our own text decoder takes one request after the other."""
+        return 1 if self._text_decoder is not None else MAX_BATCH
 
     def warm_up(self) -> None:
         """Run the model once, so that the first caller waits no longer than the tenth."""

@@ -24,11 +24,15 @@ logger = logging.getLogger(__name__)
 
 OnResult = Callable[[AsrResult], None]
 
-MAX_BATCH = 4
 MAX_BATCH_SPREAD_SAMPLES = 2 * SAMPLE_RATE_HZ  # a short window pays for the longest of its batch
 
 
 class Decoder(Protocol):
+    @property
+    def max_batch(self) -> int:
+        """Requests that are decoded sooner together than one after the other."""
+        ...
+
     def decode(self, requests: Sequence[DecodeRequest]) -> list[DecodeResult]: ...
 
 
@@ -150,7 +154,7 @@ class AsrWorker:
         batch = [first]
         if first.is_partial and self._num_running >= self._num_threads - 1:
             for job in self._jobs[:]:
-                if len(batch) < MAX_BATCH and job.is_partial and _alike(first, job):
+                if len(batch) < self._decoder.max_batch and job.is_partial and _alike(first, job):
                     self._jobs.remove(job)
                     batch.append(job)
         return batch

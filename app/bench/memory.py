@@ -22,6 +22,7 @@ class RememberingDecoder:
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
         self._known: dict[Hashable, DecodeResult] = {}
+        self.max_batch = decoder.max_batch
 
     def decode(self, requests: Sequence[DecodeRequest]) -> list[DecodeResult]:
         return [self._decode(request) for request in requests]

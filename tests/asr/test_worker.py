@@ -30,7 +30,8 @@ def turn_check(revision: int) -> TurnCheckRequest:
 class GatedDecoder:
     """Decodes only while its gate is open, and remembers the batches."""
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(self, error: Exception | None = None, max_batch: int = 4) -> None:
+        self.max_batch = max_batch
         self.gate = threading.Event()
         self.started = threading.Event()
         self.batches: list[list[int]] = []
@@ -120,6 +121,16 @@ def test_waiting_partials_of_like_length_share_a_batch(worker, decoder) -> None:
     decoder.gate.set()
     results.wait(4)
     assert decoder.batches[1:] == [[ord("a"), ord("b"), ord("d")], [ord("c")]]
+
+
+def test_a_decoder_that_gains_nothing_by_batches_gets_none(worker, decoder) -> None:
+    decoder.max_batch = 1
+    results = Results()
+    for revision in (1, 2):
+        worker.submit(str(revision), decode_request(revision), results)
+    decoder.gate.set()
+    results.wait(2)
+    assert decoder.batches[1:] == [[1], [2]]
 
 
 def test_cancel_forgets_what_waits(worker, decoder) -> None:

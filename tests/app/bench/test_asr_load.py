@@ -12,6 +12,8 @@ from asr.events import DecodeRequest, DecodeResult
 class Slow:
     """Decodes one request at a time in `seconds`."""
 
+    max_batch = 1
+
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
 

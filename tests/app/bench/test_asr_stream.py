@@ -12,6 +12,8 @@ from tests.asr.scripted import decode
 
 
 class ByContent:
+    max_batch = 1
+
     def decode(self, requests):
         return [decode(request) for request in requests]
 
