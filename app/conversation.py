@@ -82,10 +82,12 @@ class Conversation:
         while self._messages and self._num_tokens() > self._max_prompt_tokens:
             self._forget_oldest_turn()
 
-    def snapshot(self, slot: str | None, *, at_pause: bool = False) -> Snapshot:
+    def snapshot(
+        self, slot: str | None, *, at_pause: bool = False, max_reply_tokens: int | None = None
+    ) -> Snapshot:
         """The prompt with `slot` as the caller's running message (None: history alone)."""
         self._revision += 1
-        return Snapshot(self._revision, self._segments(slot), at_pause)
+        return Snapshot(self._revision, self._segments(slot), at_pause, max_reply_tokens)
 
     def _segments(self, slot: str | None) -> tuple[Segment, ...]:
         history = [ChatMessage(message.role, message.text) for message in self._messages]

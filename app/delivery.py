@@ -34,6 +34,7 @@ class Turn:
     timeline: Timeline
     text: str = ""  # as shown
     prompt_text: str = ""  # as the model reads it
+    max_reply_tokens: int | None = None  # None: the session's
 
 
 class Delivery:

@@ -53,7 +53,8 @@ class MessageDeleted:
 
 @dataclass(frozen=True, slots=True)
 class ReplyRequested:
-    """Reply now to the conversation as it stands; `instructions` replace the system prompt once."""
+    """Reply now to the conversation as it stands. In this reply alone `instructions` stand in for
+    the system prompt, and `max_tokens` bounds it if that is fewer than the session's."""
 
     instructions: str | None = None
     max_tokens: int | None = None

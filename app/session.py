@@ -118,8 +118,8 @@ class Session:
                 self._conversation.add(item_id, role, text)
             case m.MessageDeleted(item_id=item_id):
                 self._conversation.delete(item_id)
-            case m.ReplyRequested(instructions=instructions):
-                self._on_reply_requested(instructions, now_s)
+            case m.ReplyRequested():
+                self._on_reply_requested(command, now_s)
             case m.ReplyCancelled():
                 self._stop_reply(now_s)
             case m.ReplyTruncated(item_id=item_id, heard_ms=heard_ms):
@@ -307,7 +307,9 @@ class Session:
             self._delivery.held.drop()
             self._on_reply_over(now_s)
             return
-        snapshot = self._conversation.snapshot(turn.prompt_text or None, at_pause=True)
+        snapshot = self._conversation.snapshot(
+            turn.prompt_text or None, at_pause=True, max_reply_tokens=turn.max_reply_tokens
+        )
         if turn.prompt_text:
             self._conversation.add(turn.item_id, "user", turn.prompt_text)
         try:
@@ -347,13 +349,13 @@ class Session:
         self._emit(m.TranscriptFinal(turn.item_id, turn.text))
         self._begin_unspoken(turn, now_s)
 
-    def _on_reply_requested(self, instructions: str | None, now_s: float) -> None:
-        """`instructions` stand in for the system prompt in this reply alone."""
+    def _on_reply_requested(self, request: m.ReplyRequested, now_s: float) -> None:
         spec = self._conversation.spec
-        if instructions is not None:
-            self._conversation.set_spec(replace(spec, system=instructions))
+        if request.instructions is not None:
+            self._conversation.set_spec(replace(spec, system=request.instructions))
+        turn = Turn("", Timeline(eou_s=now_s), max_reply_tokens=request.max_tokens)
         try:
-            self._begin_unspoken(Turn("", Timeline(eou_s=now_s)), now_s)
+            self._begin_unspoken(turn, now_s)
         finally:
             self._conversation.set_spec(spec)
 

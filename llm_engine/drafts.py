@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from llm_engine.detokenizer import IncrementalDetokenizer, StopMatcher
@@ -30,11 +31,11 @@ class Draft:
     """
 
     def __init__(self, tokenizer: Tokenizer, limits: ReplyLimits, tie_bound: float) -> None:
+        self._tokenizer, self._limits = tokenizer, limits
         self._eos_ids = tokenizer.eos_ids
         self._sentence_end_ids = tokenizer.sentence_end_ids
         self._detokenizer = IncrementalDetokenizer(tokenizer)
         self._matcher = StopMatcher(limits.stop)
-        self._max_tokens = limits.max_tokens
         self._tie_bound = tie_bound
         self._sentence_end: int | None = None
         self.token_ids: list[int] = []
@@ -56,7 +57,7 @@ class Draft:
     @property
     def room(self) -> int:
         """How many tokens may still be added."""
-        return self._max_tokens - len(self)
+        return self._limits.max_tokens - len(self)
 
     @property
     def has_sentence(self) -> bool:
@@ -79,8 +80,23 @@ class Draft:
             self._sentence_end = index if token_id in self._sentence_end_ids else None
         if self._matcher.is_stopped:
             self.finish = "stop"
-        elif len(self) >= self._max_tokens:
+        elif len(self) >= self._limits.max_tokens:
             self._end("length")
+
+    def limited(self, max_tokens: int) -> Draft:
+        """This reply as it stands if it may have at most `max_tokens` (>= 1) tokens."""
+        fewer = min(max_tokens, self._limits.max_tokens)
+        limited = Draft(self._tokenizer, replace(self._limits, max_tokens=fewer), self._tie_bound)
+        limited.is_exact = self.is_exact
+        known = zip(self.token_ids, self.decided_at_s, self.is_early, strict=True)
+        for index, (token_id, at_s, is_early) in enumerate(known):
+            if limited.finish is not None:
+                return limited
+            margin = 0.0 if index == self.tie_index else math.inf
+            limited.add(token_id, margin, at_s, is_early=is_early)
+        if self.finish is not None and limited.finish is None:
+            limited._end(self.finish)
+        return limited
 
     def _end(self, reason: FinishReason) -> None:
         self.finish = reason

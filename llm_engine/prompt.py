@@ -28,11 +28,19 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """An immutable prompt. `at_pause` marks the likely final one: exact work starts there."""
+    """An immutable prompt. `at_pause` marks the likely final one: exact work starts there.
+
+    `max_reply_tokens` (>= 1) bounds a reply committed with it, besides the session's own limit.
+    """
 
     revision: int
     segments: tuple[Segment, ...]
     at_pause: bool = False
+    max_reply_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_reply_tokens is not None and self.max_reply_tokens < 1:
+            raise ValueError(f"max_reply_tokens must be at least 1, not {self.max_reply_tokens}")
 
     @property
     def token_ids(self) -> tuple[int, ...]:

@@ -143,6 +143,9 @@ class Sequence:
             return moves, self._read_score(snapshot) + self.reply.show(snapshot.revision)
         self.turn = turn
         self._wants_score = False
+        if snapshot.max_reply_tokens is not None:
+            self.reply.limit(snapshot.max_reply_tokens)
+            self.kv.truncate(len(layout.token_ids) + len(self.reply.draft))
         missing = sum(stop - start for start, stop in self.kv.missing())
         self.reply.account.commit(now_s, len(layout.token_ids), missing)
         return moves, self._deliver(now_s)

@@ -97,6 +97,11 @@ class TurnReply:
         if known is None:
             self.draft.is_exact = is_exact
 
+    def limit(self, max_tokens: int) -> None:
+        """The reply may have no more tokens than that."""
+        self.draft = self.draft.limited(max_tokens)
+        self._proposals = None
+
     def _retire(self) -> None:
         if self.draft.token_ids:
             self._pool.add(self.draft.token_ids)

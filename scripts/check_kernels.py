@@ -19,7 +19,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 import triton
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
@@ -261,8 +265,9 @@ def record_sampling(num_rows: int, vocab: int) -> None:
         )
 
 
+@cache
 def variants(quick: bool) -> list[Variant]:
-    """All distinct compilations; with `quick` the first of each kernel."""
+    """All distinct compilations in a fixed order; with `quick` the first of each kernel."""
     found: dict[Any, Variant] = {}
     for launch, in_decode in _launches():
         variant = variant_of(launch, in_decode)
@@ -313,17 +318,33 @@ def notes_of(variant: Variant, used: dict[int, Resources]) -> str:
     return "; ".join(notes)
 
 
+def compile_for_all_targets(quick: bool, index: int) -> dict[int, Resources]:
+    """In a process of its own: kernels themselves cannot be sent to another."""
+    variant = variants(quick)[index]
+    return {capability: compile_variant(variant, capability) for capability in TARGETS}
+
+
+def compile_all(quick: bool, num_processes: int) -> Iterator[dict[int, Resources]]:
+    """The figures of each variant, in order."""
+    count = len(variants(quick))
+    with ProcessPoolExecutor(num_processes, mp_context=get_context("spawn")) as pool:
+        found = pool.map(compile_for_all_targets, [quick] * count, range(count))
+        yield from track(found, "compiling", total=count, console=Console(stderr=True))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one configuration per kernel")
-    chosen = variants(parser.parse_args().quick)
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    arguments = parser.parse_args()
+    chosen = variants(arguments.quick)
     sizes = "/".join(str(capability) for capability in TARGETS)
     table = Table(
         "kernel", "configuration", "warps", f"registers {sizes}", "spilled B", "shared B", "notes"
     )
     problems: list[str] = []
-    for variant in chosen:
-        used = {capability: compile_variant(variant, capability) for capability in TARGETS}
+    compiled = compile_all(arguments.quick, arguments.processes)
+    for variant, used in zip(chosen, compiled, strict=True):
         for capability, resources in used.items():
             problems += problems_of(variant, capability, resources)
         table.add_row(

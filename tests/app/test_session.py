@@ -331,6 +331,17 @@ def test_a_prompt_that_the_engine_refuses_costs_the_turn_and_not_the_session(
     assert len(stage.engine.commits) == 1
 
 
+def test_a_requested_reply_may_be_shorter_than_the_session_s() -> None:
+    stage = Stage()
+    stage.session.on_command(m.MessageAdded("x", "user", "hi"), 0.0)
+    stage.session.on_command(m.ReplyRequested(max_tokens=7), 0.0)
+    stage.generates("Hello.")
+    stage.speaks_all()
+    stage.waits(1.5)
+    stage.asks("hello")
+    assert [snapshot.max_reply_tokens for snapshot in stage.engine.commits] == [7, None]
+
+
 def test_a_requested_reply_may_have_instructions_of_its_own() -> None:
     stage = Stage()
     stage.session.on_command(m.MessageAdded("x", "user", "hi"), 0.0)

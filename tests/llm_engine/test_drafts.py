@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from llm_engine.drafts import MAX_REMEMBERED, Candidate, Draft, DraftMemory, ReplyLimits
 from tests.llm_engine.engine_rig import ByteTokenizer
 
@@ -46,6 +48,22 @@ def test_half_a_character_is_never_text() -> None:
     assert draft.text == ""
     draft.add("é".encode()[1], 1.0, 0.0, is_early=True)
     assert draft.text == "é" and draft.texts == ["", "é"]
+
+
+@pytest.mark.parametrize("text", [b"yes and no", b"yes halt", b"yes ha", 3 * "\u00e9".encode()])
+@pytest.mark.parametrize("max_tokens", [1, 3, 4, 6, 50])
+@pytest.mark.parametrize("is_ended", [True, False])
+def test_a_shorter_limit_gives_the_reply_that_it_would_have_given_from_the_start(
+    text: bytes, max_tokens: int, is_ended: bool
+) -> None:
+    drafts = [draft_of(text, limit, stop=("halt",)) for limit in (50, max_tokens)]
+    for draft in drafts:
+        if is_ended and draft.finish is None:
+            draft.add(256, 1.0, 9.0, is_early=True)
+    known, expected = drafts
+    limited = known.limited(max_tokens)
+    for name in ("token_ids", "decided_at_s", "text", "finish", "tie_index", "room"):
+        assert getattr(limited, name) == getattr(expected, name), name
 
 
 def test_a_sentence_is_there_once_the_token_after_it_is() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -67,6 +68,26 @@ def test_a_commit_equal_to_the_drafted_snapshot_is_answered_without_a_pass() -> 
     assert stats.passes_after_commit == 0 and stats.accepted_tokens == stats.reply_tokens > 0
     assert stats.first_token_at_s is not None and stats.committed_at_s is not None
     assert stats.first_token_at_s < stats.committed_at_s
+
+
+@pytest.mark.parametrize("is_drafted", [True, False])
+@pytest.mark.parametrize("max_reply_tokens", [1, 5, 12, 99])
+def test_a_commit_may_want_a_shorter_reply(is_drafted: bool, max_reply_tokens: int) -> None:
+    engine = make_engine()
+    session, events = open_session(engine, sampling=short(), draft_first_sentence=False)
+    if is_drafted:
+        engine.update(session, prompt(0, WORDS))
+        run(engine)
+    asked = replace(prompt(1, WORDS), max_reply_tokens=max_reply_tokens)
+    engine.commit(session, asked)
+    run(engine)
+    expected, _ = greedy_twin(asked.token_ids, min(12, max_reply_tokens))
+    assert list(events.reply(0)) == expected
+    assert events.done[0].reason == "length"
+    assert_rows_equal_fresh_prefill(engine, session, 1e-4)
+    engine.commit(session, prompt(2, (*WORDS, 97)))
+    run(engine)
+    assert list(events.reply(1)) == greedy_twin(prompt(2, (*WORDS, 97)).token_ids, 12)[0]
 
 
 def test_the_same_prompt_in_the_next_turn_is_answered_in_full_again() -> None:
