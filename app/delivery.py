@@ -229,7 +229,7 @@ class Delivery:
             self._conversation.set_text(reply.item_id, text)
             engine_id, engine_turn = reply.source
             self._engine.truncate(engine_id, engine_turn, num_tokens)
-            self._emit(m.ReplyCut(reply.item_id, heard_ms))
+            self._emit(m.ReplyCut(reply.item_id, heard_ms, text))
 
     def close(self) -> None:
         if self._reply is not None:

@@ -202,10 +202,11 @@ class AudioFlushed:
 
 @dataclass(frozen=True, slots=True)
 class ReplyCut:
-    """The conversation now holds only what was heard of the reply."""
+    """The conversation now holds only what was heard of the reply: `text`."""
 
     item_id: str
     heard_ms: int
+    text: str
 
 
 @dataclass(frozen=True, slots=True)

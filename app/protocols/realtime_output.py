@@ -46,7 +46,10 @@ def server_steps(state: RealtimeState, event: m.ServerEvent) -> Iterator[Step]:
             if reply is not None:
                 reply.flush()
             yield {"type": "output_audio_buffer.cleared", "response_id": reply_id}
-        case m.ReplyCut(item_id=item_id, heard_ms=heard_ms):
+        case m.ReplyCut(item_id=item_id, heard_ms=heard_ms, text=text):
+            item = state.items.get(item_id)
+            if item is not None:
+                item.text = text
             if state.acknowledged_cut != (item_id, heard_ms):
                 yield truncated_event(item_id, heard_ms)
         case m.TurnMeasured() if "metrics" in state.settings.extensions:

@@ -30,7 +30,7 @@ def test_a_client_that_played_less_than_the_clock_says_is_believed() -> None:
     item_id = reply_of(stage).item_id
     stage.session.on_command(m.ReplyTruncated(item_id, 1000), stage.now_s)
     assert stage.conversation.text_of(item_id) == "Once there was a king."
-    assert stage.of_type(m.ReplyCut) == [m.ReplyCut(item_id, 1000)]
+    assert stage.of_type(m.ReplyCut) == [m.ReplyCut(item_id, 1000, "Once there was a king.")]
 
 
 def test_a_cut_may_be_corrected_by_the_client_afterwards() -> None:

@@ -102,7 +102,7 @@ async def test_cutting_in_silences_the_reply_and_reports_what_was_heard(server, 
         session.emit(
             m.ReplyFinished(**reply, reason="interrupted", text="Reply"),
             m.AudioFlushed(**reply),
-            m.ReplyCut("item_1_2", 300),
+            m.ReplyCut("item_1_2", 300, "Re"),
         )
         cut = await command_of(runtime, m.ReplyTruncated)
         assert cut.item_id == "item_1_2" and 0 < cut.heard_ms < 1000

@@ -30,9 +30,11 @@ def test_a_client_that_wants_no_transcript_gets_none(client):
 
 def test_barge_in_tells_the_client_to_stop_and_what_was_heard(client):
     client.hears(*reply_events("interrupted"))
-    events = client.hears(m.AudioFlushed("resp_1", "item_2"), m.ReplyCut("item_2", 400))
+    events = client.hears(m.AudioFlushed("resp_1", "item_2"), m.ReplyCut("item_2", 400, "It is"))
     assert types(events) == ["output_audio_buffer.cleared", "conversation.item.truncated"]
     assert events[1]["audio_end_ms"] == 400
+    (got,) = client.sends("conversation.item.retrieve", item_id="item_2")
+    assert got["item"]["content"][0]["transcript"] == "It is"
 
 
 def test_partials_drafts_and_metrics_are_sent_only_when_asked_for(client):
