@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from llm_engine.engine import Engine
 
 LONG_SUFFIX_TOKENS = 48
-END_PROBABILITY_GRACE_MS = 60  # how long the end of a turn waits for the reply model's evidence
+END_PROBABILITY_GRACE_MS = 100  # how long the end of a turn waits for the reply model's evidence
 
 
 @dataclass(frozen=True, slots=True)

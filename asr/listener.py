@@ -234,6 +234,11 @@ class Listener:
         if self._segmenter.state is not SpeechState.PAUSED:
             self._request_pause(utterance, position, events)
 
+    def _is_open(self, evidence: Evidence) -> bool:
+        """Neither the words nor the reply model say clearly whether the caller has finished."""
+        sure = SILENCE_RULES[self._settings.eagerness].steps[0][0]
+        return bool(evidence.text) and OPEN_BELOW < joint_probability(evidence) < sure
+
     # ---- requests
 
     def _request_pause(self, utterance: Utterance, end: int, events: Events) -> None:
@@ -263,8 +268,7 @@ class Listener:
         if evidence.end_probability is None and self._buffer.end < self._told_at + grace:
             return
         utterance.is_turn_checked = True
-        sure = SILENCE_RULES[settings.eagerness].steps[0][0]
-        if not evidence.text or not OPEN_BELOW < joint_probability(evidence) < sure:
+        if not self._is_open(evidence):
             return
         utterance.turn_check_revision = self._num_requests
         self._num_requests += 1
@@ -378,9 +382,13 @@ class Listener:
             return (Verdict.END if utterance.is_complete else Verdict.WAIT), "server_vad"
         if silence < silence_samples(SILENCE_RULES[settings.eagerness].shortest_s):
             return Verdict.GO_ON, ""
-        if not utterance.is_complete or utterance.turn_check_revision is not None:
+        if not utterance.is_complete:
             return Verdict.WAIT, ""
         evidence = self._evidence(utterance)
+        if utterance.turn_check_revision is not None:
+            if evidence.end_probability is None or self._is_open(evidence):
+                return Verdict.WAIT, ""
+            utterance.turn_check_revision = None  # the reply model, if late, has made it needless
         required_s, reason = required_silence(evidence, settings.eagerness)
         if silence < silence_samples(required_s):
             return Verdict.GO_ON, ""

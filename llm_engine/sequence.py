@@ -32,6 +32,10 @@ from llm_engine.scheduler import Work, WorkClass
 from llm_engine.sequence_kv import Piece, SequenceKV
 from llm_engine.turn_reply import TurnReply
 
+# The end of the caller's turn hangs on a pause's score: the pass that reads it checks no more of
+# the old draft than is spoken first.
+MAX_SCORED_PROPOSALS = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Feed:
@@ -263,7 +267,7 @@ class Sequence:
         if not num_tokens:
             return None
         if self._wants_tokens:
-            num_tokens += len(self.reply.propose(self.prompt_ids, self.turn))
+            num_tokens += len(self._proposals(self._max_tokens))
         prefix = self.kv.prefix
         prefix_key = None if prefix is None or prefix.is_filled else id(prefix)
         committed_at_s = self.reply.account.committed_at_s
@@ -286,9 +290,7 @@ class Sequence:
         total = sum(stop - start for start, stop in ranges)
         is_sampled = self._wants_tokens and total <= budget
         num_decided = len(self.reply.draft)
-        proposals = (
-            self.reply.propose(self.prompt_ids, self.turn)[: budget - total] if is_sampled else ()
-        )
+        proposals = self._proposals(budget - total) if is_sampled else ()
         moves = Moves()
         if num_decided + len(proposals):
             moves = self.kv.reserve_reply(num_decided + len(proposals))
@@ -322,6 +324,13 @@ class Sequence:
             self._is_charged,
             ranges[0][0],
         )
+
+    def _proposals(self, room: int) -> tuple[int, ...]:
+        """Reply tokens to check in the next pass, `room` at most."""
+        assert self._snapshot is not None
+        if self._wants_score and self._snapshot.at_pause:
+            room = min(room, MAX_SCORED_PROPOSALS)
+        return self.reply.propose(self.prompt_ids, self.turn)[:room]
 
     def stake(self, feed: Feed) -> Stake | None:
         """What speculation on `feed` is good for. Rows that may be moved behind a change are of use

@@ -199,6 +199,18 @@ def test_the_reply_models_evidence_brings_the_end_forward() -> None:
     assert len(undecided.ends) == 1
 
 
+@pytest.mark.parametrize(("probability", "is_over"), [(0.999, True), (0.3, False)])
+def test_a_turn_check_that_late_evidence_makes_needless_is_not_waited_for(
+    probability: float, is_over: bool
+) -> None:
+    caller = Caller(delay_s=lambda r: 9.0 if isinstance(r, TurnCheckRequest) else 0.0)
+    caller.says(speech(1.0), silence(0.4))
+    assert any(isinstance(request, TurnCheckRequest) for request in caller.requests)
+    caller.take(caller.listener.on_end_probability(0, caller.transcripts[-1].revision, probability))
+    caller.says(silence(0.1))
+    assert bool(caller.ends) is is_over
+
+
 def test_evidence_about_an_older_transcript_changes_nothing() -> None:
     caller = Caller(turn_probability=lambda request: 0.3).says(speech(1.0), silence(0.4))
     caller.take(caller.listener.on_end_probability(0, caller.transcripts[0].revision, 0.999))

@@ -9,7 +9,7 @@ from llm_engine.kv_cache import KVCache
 from llm_engine.layout import Layout
 from llm_engine.prompt import Snapshot
 from llm_engine.scheduler import WorkClass
-from llm_engine.sequence import Outcome, Sequence
+from llm_engine.sequence import MAX_SCORED_PROPOSALS, Outcome, Sequence
 from llm_engine.sequence_kv import SequenceKV
 from llm_engine.turn_reply import TurnReply
 from tests.llm_engine.engine_rig import ByteTokenizer, Events, prompt
@@ -139,3 +139,17 @@ def test_a_refused_commit_ends_its_turn() -> None:
     assert made.work() is None
     set_prompt(made, prompt(0, WORDS))
     assert made.turn == 4
+
+
+def test_the_pass_that_scores_a_pause_checks_few_tokens_of_the_old_draft() -> None:
+    counts = []
+    for at_pause in (False, True):
+        made = sequence(draft_first_sentence=False)
+        set_prompt(made, prompt(0, WORDS))
+        for token in b"abcdefghijklmno":
+            step(made, bytes([token]))
+        set_prompt(made, prompt(1, (*WORDS, 97), at_pause=at_pause))
+        work, feed = made.work(), made.feed(100)
+        assert work is not None and work.num_tokens == feed.num_tokens
+        counts.append(len(feed.proposals))
+    assert counts[1] == MAX_SCORED_PROPOSALS < counts[0]
