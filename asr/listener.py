@@ -235,9 +235,12 @@ class Listener:
             self._request_pause(utterance, position, events)
 
     def _is_open(self, evidence: Evidence) -> bool:
-        """Neither the words nor the reply model say clearly whether the caller has finished."""
-        sure = SILENCE_RULES[self._settings.eagerness].steps[0][0]
-        return bool(evidence.text) and OPEN_BELOW < joint_probability(evidence) < sure
+        """Neither the words nor the reply model say clearly whether the caller has finished.
+
+        Where they make it likely, the turn is over before the sound has been judged.
+        """
+        likely = SILENCE_RULES[self._settings.eagerness].steps[1][0]
+        return bool(evidence.text) and OPEN_BELOW < joint_probability(evidence) < likely
 
     # ---- requests
 

@@ -329,8 +329,8 @@ def as_asked(examples: Sequence[Example], training: Sequence[Example]) -> np.nda
     """As the listener does: Smart Turn is asked only where the other two leave the end open."""
     with_check = probabilities_of(examples, training, ALL)
     without = probabilities_of(examples, training, NO_TURN_CHECK)
-    sure = SILENCE_RULES["auto"].steps[0][0]
-    return np.where((without > OPEN_BELOW) & (without < sure), with_check, without)
+    likely = SILENCE_RULES["auto"].steps[1][0]
+    return np.where((without > OPEN_BELOW) & (without < likely), with_check, without)
 
 
 Model = Callable[[Sequence[Example], Sequence[Example]], np.ndarray]  # (examples, training) -> [N]

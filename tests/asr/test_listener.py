@@ -199,7 +199,7 @@ def test_the_reply_models_evidence_brings_the_end_forward() -> None:
     assert len(undecided.ends) == 1
 
 
-@pytest.mark.parametrize(("probability", "is_over"), [(0.999, True), (0.3, False)])
+@pytest.mark.parametrize(("probability", "is_over"), [(0.999, True), (0.05, False)])
 def test_a_turn_check_that_late_evidence_makes_needless_is_not_waited_for(
     probability: float, is_over: bool
 ) -> None:

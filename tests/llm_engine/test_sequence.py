@@ -145,6 +145,7 @@ def test_the_pass_that_scores_a_pause_checks_few_tokens_of_the_old_draft() -> No
     counts = []
     for at_pause in (False, True):
         made = sequence(draft_first_sentence=False)
+        made.reply = TurnReply("s1", made.config, TOKENIZER, 1e-3, token_cost=0.0)
         set_prompt(made, prompt(0, WORDS))
         for token in b"abcdefghijklmno":
             step(made, bytes([token]))
