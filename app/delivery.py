@@ -93,6 +93,15 @@ class Delivery:
         )
         self._emit(m.ReplyStarted(self._reply.reply_id, item_id, turn.item_id or None))
 
+    def move_clock(self, by_s: float) -> None:
+        """The session's clock was set anew: what plays goes on playing."""
+        replies = (self._reply, self._playing, self._cut)
+        for reply in {id(reply): reply for reply in replies if reply is not None}.values():
+            reply.move_clock(by_s)
+        turns = [turn for turn, _ in self._unmeasured.values()]
+        for turn in turns if self._turn is None else [*turns, self._turn]:
+            turn.timeline.move_clock(by_s)
+
     # ---- what the workers say
 
     def on_delta(self, event: thought.ReplyDelta, now_s: float) -> None:
@@ -134,8 +143,7 @@ class Delivery:
             return
         for samples, text in reply.audio_to_send():
             if turn.timeline.first_audio_sent_s is None:
-                turn.timeline.first_audio_ready_s = reply.first_audio_ready_s
-                turn.timeline.first_audio_sent_s = now_s
+                turn.timeline.on_first_audio(reply.first_audio_ready_s, now_s)
                 reply.started_playing_s = now_s
             self._emit(
                 m.ReplyAudio(reply.reply_id, reply.item_id, samples, self._sample_rate_hz, text)

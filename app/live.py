@@ -228,7 +228,9 @@ class LiveSession:
         seconds = len(samples) / SAMPLE_RATE_HZ
         if not self._has_audio:
             self._has_audio = True
+            before_s = self.now_s
             self._clock_zero_s = time.perf_counter() - seconds
+            self._session.move_clock(self.now_s - before_s)
         self._audio_s += seconds
         if self._num_awaited and self._audio_s > self.now_s + AHEAD_S:
             self._all_answered.clear()

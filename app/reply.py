@@ -165,11 +165,18 @@ class Reply:
                 self._voice.cancel(piece.key)
         self.is_generated = True
 
+    def move_clock(self, by_s: float) -> None:
+        if self.started_playing_s is not None:
+            self.started_playing_s += by_s
+        for piece in self._pieces:
+            if piece.first_chunk_s is not None:
+                piece.first_chunk_s += by_s
+
     def heard_ms(self, now_s: float) -> int:
         """How much of the audio sent has been played by `now_s`, if it plays without a gap."""
         if self.started_playing_s is None:
             return 0
-        return min(self.sent_ms, int((now_s - self.started_playing_s) * 1000))
+        return max(0, min(self.sent_ms, int((now_s - self.started_playing_s) * 1000)))
 
     def heard_text(self, heard_ms: int) -> tuple[str, int]:
         """The words within the first `heard_ms` of audio, and how many whole tokens they hold.

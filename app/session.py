@@ -94,6 +94,12 @@ class Session:
         self._engine_id = engine.open(settings.engine, on_thought)
         self._warm_prompt()
 
+    def move_clock(self, by_s: float) -> None:
+        """`now_s` will be that much larger: audio time begins, and the shell's clock with it."""
+        self._delivery.move_clock(by_s)
+        for turn in self._queued:
+            turn.timeline.move_clock(by_s)
+
     # ---- what the client does
 
     def on_command(self, command: m.ClientCommand, now_s: float) -> None:

@@ -48,10 +48,26 @@ class Timeline:
     first_audio_sent_s: float | None = None
     num_delivered_tokens: int = 0
 
+    def move_clock(self, by_s: float) -> None:
+        """The session's clock was set anew: what happened before keeps its distance to now."""
+        for name in ("speech_end_s", "eou_s", "first_audio_ready_s", "first_audio_sent_s"):
+            at_s = getattr(self, name)
+            if at_s is not None:
+                setattr(self, name, at_s + by_s)
+        self.decided_at_s = [at_s + by_s for at_s in self.decided_at_s]
+        self.delivered_at_s = [at_s + by_s for at_s in self.delivered_at_s]
+
     def on_delta(self, num_tokens: int, decided_at_s: tuple[float, ...], now_s: float) -> None:
         self.num_delivered_tokens += num_tokens
         self.decided_at_s.extend(decided_at_s)
         self.delivered_at_s.append(now_s)
+
+    def on_first_audio(self, made_s: float | None, now_s: float) -> None:
+        """The first chunk leaves. It was ready once it was made and its words were decided: what is
+        spoken ahead of a draft may be there long before the draft is verified."""
+        if made_s is not None:
+            self.first_audio_ready_s = max([made_s, *self.decided_at_s])
+        self.first_audio_sent_s = now_s
 
     def metrics(self, stats: TurnStats, prices: Prices) -> dict[str, Any]:
         """The keys of replay's JSON lines that a session knows; None where not applicable."""

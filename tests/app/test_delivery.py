@@ -33,6 +33,17 @@ def test_a_client_that_played_less_than_the_clock_says_is_believed() -> None:
     assert stage.of_type(m.ReplyCut) == [m.ReplyCut(item_id, 1000, "Once there was a king.")]
 
 
+def test_what_was_played_before_the_microphone_opened_stays_heard() -> None:
+    stage = playing(2.5)
+    item_id = reply_of(stage).item_id
+    stage.session.move_clock(-stage.now_s)  # audio time begins at 0
+    stage.now_s = 0.0
+    stage.session.on_command(m.ReplyCancelled(), stage.now_s)
+    (cut,) = stage.of_type(m.ReplyCut)
+    assert cut.heard_ms == 2500
+    assert stage.conversation.text_of(item_id).startswith("Once there was a king.")
+
+
 def test_a_cut_may_be_corrected_by_the_client_afterwards() -> None:
     stage = playing(1.2)
     item_id = reply_of(stage).item_id
