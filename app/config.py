@@ -1,15 +1,16 @@
 """The server's configuration: environment variables `FORESPEAK_…`, overridden by arguments.
 
-The only reader of the environment. Frozen once resolved; unknown keys are refused.
+The only reader of the environment. Frozen once resolved.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from app.errors import BadConfig
 from app.timeline import Prices
 
 Dtype = Literal["auto", "float32", "bfloat16", "int8", "int4"]
@@ -63,3 +64,20 @@ class AppConfig(BaseSettings):
     @property
     def prices(self) -> Prices:
         return Prices(self.price_prompt, self.price_cached_prompt, self.price_reply)
+
+
+def load_config(**options: Any) -> AppConfig:
+    """The environment's settings, overridden by `options` that are not None.
+
+    Raises BadConfig naming every setting that is wrong.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    try:
+        return AppConfig(**given)
+    except ValidationError as error:
+        raise BadConfig(
+            [
+                f"{'.'.join(map(str, problem['loc']))}={problem['input']!r:.80}: {problem['msg']}"
+                for problem in error.errors()
+            ]
+        ) from error

@@ -77,7 +77,15 @@ class Delivery:
     def is_generating(self) -> bool:
         return self._reply is not None and not self._reply.is_generated
 
-    def begin(self, turn: Turn, engine_id: str, engine_turn: int, item_id: str) -> None:
+    def begin(
+        self,
+        turn: Turn,
+        engine_id: str,
+        engine_turn: int,
+        item_id: str,
+        *,
+        num_prompt_tokens: int = 0,
+    ) -> None:
         """The engine was asked for the reply to `turn`."""
         self._num_replies += 1
         self._playing = None
@@ -90,6 +98,7 @@ class Delivery:
             self.held,
             speaks=self.settings.output_audio,
             sample_rate_hz=self._sample_rate_hz,
+            num_prompt_tokens=num_prompt_tokens,
         )
         self._emit(m.ReplyStarted(self._reply.reply_id, item_id, turn.item_id or None))
 
@@ -173,15 +182,10 @@ class Delivery:
         turn = self._turn
         assert turn is not None
         self._reply = self._turn = None
-        text, stats = reply.text.strip(), reply.stats
+        text = reply.text.strip()
         if text:
             self._conversation.add(reply.item_id, "assistant", text)
-        usage = {
-            "prompt_tokens": stats.prompt_tokens,
-            "cached_tokens": stats.cached_prompt_tokens,
-            "reply_tokens": stats.reply_tokens,
-        }
-        self._emit(m.ReplyFinished(reply.reply_id, reply.item_id, reason, text, usage))
+        self._emit(m.ReplyFinished(reply.reply_id, reply.item_id, reason, text, reply.usage))
         if reply.is_accounted:
             self._measure(turn, reply)
         else:

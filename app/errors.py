@@ -1,7 +1,11 @@
 """What can go wrong outside this program, as typed errors of the app.
 
 ForespeakError
+├── AddressUnavailable       the port is taken, or the host is not this machine's
+├── BadConfig                settings of the environment or the command line that cannot be
 ├── CostTableInvalid         a cost table for `replay --compute` that cannot be read
+├── NoRecordingChosen        a choice of recordings that leaves none
+├── OutputFolderMissing      a file to be written in a folder that does not exist
 ├── PromptFileInvalid        a prompt file that cannot be read or says something unknown
 ├── RecordingNotFound        a path given to replay that holds no recording
 ├── SessionError             a client asked its session for something it cannot have
@@ -26,12 +30,37 @@ prints any of them as one line.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 
 class ForespeakError(Exception):
     """Base of the app's typed errors; the message names the offending value."""
+
+
+class AddressUnavailable(ForespeakError):
+    def __init__(self, host: str, port: int, reason: str) -> None:
+        super().__init__(f"cannot listen on {host}:{port}: {reason}; --port chooses another")
+        self.host = host
+        self.port = port
+
+
+class BadConfig(ForespeakError):
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = tuple(problems)
+
+
+class NoRecordingChosen(ForespeakError):
+    def __init__(self, num_found: int) -> None:
+        super().__init__(f"none of {num_found} recordings has that kind and language")
+        self.num_found = num_found
+
+
+class OutputFolderMissing(ForespeakError):
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"cannot write {path}: its folder does not exist")
+        self.path = path
 
 
 class CostTableInvalid(ForespeakError):

@@ -88,6 +88,7 @@ class Reply:
         *,
         speaks: bool,
         sample_rate_hz: int,
+        num_prompt_tokens: int = 0,
     ) -> None:
         self.reply_id = reply_id
         self.item_id = item_id
@@ -99,6 +100,7 @@ class Reply:
         self.stats = TurnStats()
         self.num_samples_sent = 0
         self.started_playing_s: float | None = None
+        self._num_prompt_tokens = num_prompt_tokens
         self._deltas: list[tuple[str, int]] = []  # text, number of tokens
         self._voice = voice
         self._held = held
@@ -121,6 +123,18 @@ class Reply:
     @property
     def sent_ms(self) -> int:
         return self.num_samples_sent * 1000 // self._sample_rate_hz
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """Tokens read and written; of a reply that was cut off, as far as it had come."""
+        if self.is_accounted:
+            return {
+                "prompt_tokens": self.stats.prompt_tokens,
+                "cached_tokens": self.stats.cached_prompt_tokens,
+                "reply_tokens": self.stats.reply_tokens,
+            }
+        num_written = sum(num_tokens for _, num_tokens in self._deltas)
+        return {"prompt_tokens": self._num_prompt_tokens, "reply_tokens": num_written}
 
     def on_delta(self, text: str, num_tokens: int) -> None:
         self.text += text

@@ -69,6 +69,11 @@ class Runtime:
         return cls(config, engine, template, recogniser, smart_turn, synthesizer, prompt)
 
     @property
+    def languages(self) -> tuple[str, ...]:
+        """That callers' speech can be said to be in; empty: not known."""
+        return self.recogniser.languages if isinstance(self.recogniser, Recogniser) else ()
+
+    @property
     def draft_policy(self) -> SuffixPolicy:
         """Where long content follows the caller's words: approximate while they speak, exact
         from the pause on. Else exact throughout, which costs nothing."""

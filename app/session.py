@@ -324,7 +324,13 @@ class Session:
             self._emit(m.ErrorReported("reply_failed", str(error)))
             self._on_reply_over(now_s)
             return
-        self._delivery.begin(turn, self._engine_id, engine_turn, self._new_item_id())
+        self._delivery.begin(
+            turn,
+            self._engine_id,
+            engine_turn,
+            self._new_item_id(),
+            num_prompt_tokens=snapshot.num_tokens,
+        )
 
     def _on_reply_over(self, now_s: float) -> None:
         self._conversation.begin_turn()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -54,6 +55,7 @@ MAX_PROMPT_TOKENS = 100
 MAX_BATCH = 4  # beyond it CTranslate2 gains nothing
 MAX_ALTERNATIVE_GAP = 1.0  # nats between two hypotheses that count as close
 CLIP_MARGIN_FRAMES = 30  # rows after the clip that may still hold traces of it
+_LANGUAGE_TOKEN = re.compile(r"<\|([a-z]{2,3})\|>")
 SELF_CHECK_CLIP = Path(__file__).parent / "assets" / "self_check.wav"
 
 
@@ -135,12 +137,13 @@ class Recogniser:
         """Run the model once, so that the first caller waits no longer than the tenth."""
         self.decode([DecodeRequest(0, 0, read_file(SELF_CHECK_CLIP), 0.0, "partial")])
 
-    def check_language(self, language: str | None) -> None:
-        """Raise UnsupportedLanguage unless `language` (a code such as "en", or None) can be asked
-        for.
-        """
-        if language is not None:
-            self._tokenizer(language)
+    @cached_property
+    def languages(self) -> tuple[str, ...]:
+        """Codes such as "en" that a request may name."""
+        if not self.is_multilingual:
+            return ("en",)
+        tokens = (_LANGUAGE_TOKEN.fullmatch(token) for token in self._hf_tokenizer.get_vocab())
+        return tuple(sorted(token[1] for token in tokens if token))
 
     def decode(self, requests: Sequence[DecodeRequest]) -> list[DecodeResult]:
         """Transcribe each request.

@@ -12,7 +12,8 @@ from pathlib import Path
 from rich.console import Console
 
 from app.calibrate import calibrate
-from app.config import AppConfig
+from app.config import load_config
+from app.errors import NoRecordingChosen, OutputFolderMissing
 from app.live import LiveRuntime
 from app.recordings import Recording, find_recordings
 from app.replay import ReplayedCall, replay_live, replay_virtual
@@ -62,12 +63,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(arguments: argparse.Namespace) -> int:
     recordings = _chosen(arguments)
-    options = {
-        name: getattr(arguments, name)
-        for name in CONFIG_OPTIONS
-        if getattr(arguments, name) is not None
-    }
-    config = AppConfig(**options)
+    for path in (arguments.json, arguments.wav, arguments.calibrate):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise OutputFolderMissing(path)
+    config = load_config(**{name: getattr(arguments, name) for name in CONFIG_OPTIONS})
     clock = VirtualClock()
     is_virtual = arguments.clock == "virtual" or arguments.calibrate is not None
     runtime = Runtime.load(config, clock) if is_virtual else Runtime.load(config)
@@ -93,12 +92,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _chosen(arguments: argparse.Namespace) -> list[Recording]:
-    return [
+    found = find_recordings(arguments.paths)
+    chosen = [
         recording
-        for recording in find_recordings(arguments.paths)
+        for recording in found
         if (not arguments.kind or recording.kind in arguments.kind)
         and (not arguments.language or recording.language == arguments.language)
     ]
+    if not chosen:
+        raise NoRecordingChosen(len(found))
+    return chosen
 
 
 def _costs(compute: str) -> Costs | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import socket
 import time
 
-from app.config import AppConfig
+from app.config import AppConfig, load_config
+from app.errors import AddressUnavailable
 from app.live import LiveRuntime
 from app.protocols.realtime import SessionDefaults
 from app.runtime import Runtime
@@ -41,14 +43,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(arguments: argparse.Namespace) -> int:
-    options = {name: getattr(arguments, name) for name in CONFIG_OPTIONS}
-    config = AppConfig(**{name: value for name, value in options.items() if value is not None})
+    config = load_config(**{name: getattr(arguments, name) for name in CONFIG_OPTIONS})
     asyncio.run(serve(config))
     return 0
 
 
 async def serve(config: AppConfig) -> None:
     """Load, warm up, then listen: a server that answers is ready."""
+    _check_address(config.host, config.port)
     started_s = time.perf_counter()
     runtime = await asyncio.to_thread(Runtime.load, config)
     live = LiveRuntime(runtime)
@@ -63,6 +65,15 @@ async def serve(config: AppConfig) -> None:
         await live.stop()
 
 
+def _check_address(host: str, port: int) -> None:
+    """Raise AddressUnavailable now rather than once the models are loaded."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        raise AddressUnavailable(host, port, error.strerror or str(error)) from error
+
+
 def session_defaults(config: AppConfig, runtime: Runtime) -> SessionDefaults:
     return SessionDefaults(
         model=config.llm or "default",
@@ -71,4 +82,5 @@ def session_defaults(config: AppConfig, runtime: Runtime) -> SessionDefaults:
         instructions=runtime.prompt.system,
         temperature=config.temperature,
         max_reply_tokens=config.max_reply_tokens,
+        languages=runtime.languages,
     )

@@ -11,13 +11,13 @@ _T = TypeVar("_T")
 
 
 def max_tokens(value: object, param: str) -> int:
-    return MAX_TOKENS if value == "inf" else int(number(value, 1, MAX_TOKENS, param))
+    return MAX_TOKENS if value == "inf" else whole_number(value, 1, MAX_TOKENS, param)
 
 
 def modalities(value: object, param: str) -> bool:
     """Is the reply spoken? GA knows ["audio"] and ["text"], the beta ["text", "audio"]."""
-    names = set(checked(value, list, param))
-    if not names or not names <= {"audio", "text"}:
+    names = checked(value, list, param)
+    if not names or any(name not in ("audio", "text") for name in names):
         raise ProtocolError("invalid_value", f"modalities must be audio or text: {value!r}", param)
     return "audio" in names
 
@@ -32,6 +32,13 @@ def checked(value: object, wanted: type[_T], param: str) -> _T:
             "invalid_type", f"{param} must be {wanted.__name__}, not {type(value).__name__}", param
         )
     return value
+
+
+def whole_number(value: object, low: int, high: int, param: str) -> int:
+    given = number(value, low, high, param)
+    if given != int(given):
+        raise ProtocolError("invalid_value", f"{param} must be a whole number, not {given}", param)
+    return int(given)
 
 
 def number(value: object, low: float, high: float, param: str) -> float:

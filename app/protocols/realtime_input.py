@@ -36,10 +36,12 @@ def _on_session_update(state: RealtimeState, event: _Fields) -> Iterator[Step]:
     is_transcription_beta = event["type"] == "transcription_session.update"
     if is_transcription_beta and isinstance(given, dict):
         given = given | {"type": "transcription"}
+    settings, change = state.settings.updated(given)
     if not state.is_shape_known:
         state.is_beta = is_transcription_beta or is_beta_shape(given)
         state.is_shape_known = True
-    settings, change = state.settings.updated(given)
+    if change.instructions is not None:
+        state.instructions_before = state.settings.instructions
     if settings.input_type != state.settings.input_type:
         state.decoder = AudioDecoder(settings.input_format)
     state.settings = settings
@@ -140,7 +142,12 @@ def _on_response_create(state: RealtimeState, event: _Fields) -> Iterator[Step]:
 
 
 def _on_response_cancel(state: RealtimeState, event: _Fields) -> Iterator[Step]:
-    wanted = event.get("response_id")
+    wanted, request = event.get("response_id"), state.request
+    if state.reply is None and request is not None and wanted is None:
+        if request.is_sent:
+            yield m.ReplyCancelled()
+        request.is_cancelled = True
+        return
     if state.reply is None or wanted not in (None, state.reply.reply_id):
         raise ProtocolError("response_cancel_not_active", "no such response is being made")
     yield m.ReplyCancelled()

@@ -89,7 +89,7 @@ def read_item(given: object, new_id: str, items: ItemLog) -> Item:
     kind, role, content = given.get("type", "message"), given.get("role"), given.get("content")
     if kind != "message":
         raise ProtocolError("unsupported", f"items of type {kind!r} are not supported", "item.type")
-    if role not in _TEXT_PARTS:
+    if not isinstance(role, str) or role not in _TEXT_PARTS:
         raise ProtocolError("invalid_value", f"unknown role {role!r}", "item.role")
     if not isinstance(content, list) or not content:
         raise ProtocolError("invalid_value", "content must be a list of parts", "item.content")

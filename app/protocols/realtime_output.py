@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from app import messages as m
+from app.errors import PromptTooLarge
 from app.protocols.realtime_items import Item
 from app.protocols.realtime_reply import ReplyWriter
 from app.protocols.realtime_state import (
@@ -55,10 +56,15 @@ def server_steps(state: RealtimeState, event: m.ServerEvent) -> Iterator[Step]:
         case m.TurnMeasured() if "metrics" in state.settings.extensions:
             yield _own("turn.measured", event)
         case m.ErrorReported(code=code, message=message, param=param):
-            if state.request is not None and state.request.is_sent:
+            was_request = state.request is not None and state.request.is_sent
+            if was_request:
                 state.request = None  # it may be what failed; another may be made
             kind = "server_error" if event.fatal else "invalid_request_error"
             yield error_event(code, message, param, None, kind)
+            if code == PromptTooLarge.code and not was_request:  # those before hold
+                instructions = state.instructions_before
+                state.settings = replace(state.settings, instructions=instructions)
+                yield state.session_event("session.updated")
 
 
 def _on_speech_started(state: RealtimeState, event: m.UserSpeechStarted) -> Iterator[Step]:

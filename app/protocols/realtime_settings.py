@@ -8,12 +8,19 @@ tracing) is ignored, and `session.updated` shows the values in effect.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from app.messages import SettingsChanged
 from app.protocols.errors import ProtocolError
 from app.protocols.realtime_beta import from_beta
-from app.protocols.realtime_fields import checked, max_tokens, modalities, number, object_at
+from app.protocols.realtime_fields import (
+    checked,
+    max_tokens,
+    modalities,
+    number,
+    object_at,
+    whole_number,
+)
 from app.protocols.wire_audio import WireFormat
 
 PCM24K = WireFormat("pcm16", 24_000)
@@ -32,6 +39,7 @@ class SessionDefaults:
     instructions: str = ""
     temperature: float = 0.0
     max_reply_tokens: int = 160
+    languages: tuple[str, ...] = ()  # that the recogniser can be told; empty: any
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +186,7 @@ def _read_input(
         settings = replace(settings, transcribes=wanted is not None)
         wanted = object_at(wanted or {}, f"{param}.transcription")
         if wanted.get("language") is not None:
-            language = checked(wanted["language"], str, f"{param}.transcription.language")
+            language = _language(settings, wanted["language"], f"{param}.transcription.language")
             settings = replace(settings, language=language)
             change = replace(change, language=language)
         if wanted.get("prompt") is not None:
@@ -208,12 +216,15 @@ def _read_turn_detection(
         ),
     )
     if kind == "server_vad":
-        silence_ms = number(
+        silence_ms = whole_number(
             shown["silence_duration_ms"], 50, 10_000, f"{param}.silence_duration_ms"
         )
+        for name in ("prefix_padding_ms", "idle_timeout_ms"):  # shown, and of no effect here
+            if shown[name] is not None:
+                whole_number(shown[name], 0, 600_000, f"{param}.{name}")
         change = replace(
             change,
-            silence_ms=int(silence_ms),
+            silence_ms=silence_ms,
             vad_threshold=float(number(shown["threshold"], 0.0, 1.0, f"{param}.threshold")),
         )
     else:
@@ -260,10 +271,20 @@ def _read_extensions(settings: WireSettings, given: object) -> WireSettings:
     return replace(settings, extensions=frozenset(wanted))
 
 
+def _language(settings: WireSettings, value: object, param: str) -> str:
+    language = checked(value, str, param)
+    known = settings.defaults.languages
+    if known and language not in known:
+        raise ProtocolError(
+            "invalid_value", f"unknown language {language!r}; known: {', '.join(known)}", param
+        )
+    return language
+
+
 def _format(value: object, param: str) -> str:
     fields = object_at(value, param)
     kind, rate_hz = fields.get("type"), fields.get("rate")
-    if kind not in FORMATS:
+    if not isinstance(kind, str) or kind not in FORMATS:
         raise ProtocolError(
             "invalid_value",
             f"unknown format {kind!r}; known: {', '.join(FORMATS)}",
@@ -274,7 +295,7 @@ def _format(value: object, param: str) -> str:
         raise ProtocolError(
             "invalid_value", f"{kind} has a rate of {wanted_hz}, not {rate_hz!r}", f"{param}.rate"
         )
-    return cast(str, kind)
+    return kind
 
 
 def _shown_format(kind: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from app.protocols.realtime_reply import ReplyWriter
 from app.protocols.realtime_settings import SessionDefaults, WireSettings
 from app.protocols.wire_audio import AudioDecoder
 
+MAX_ECHO_CHARS = 1000  # of what the client sent, in an error about it
 WireEvent = dict[str, Any]
 Step = m.ClientCommand | WireEvent  # a command for the session, or an event for the client
 
@@ -25,6 +26,7 @@ class ResponseRequest:
     command: m.ReplyRequested
     speaks: bool
     is_sent: bool = False
+    is_cancelled: bool = False  # while it waited for the words it answers
 
 
 class RealtimeState:
@@ -43,6 +45,7 @@ class RealtimeState:
         self.typed: deque[str] = deque(maxlen=64)  # final typed texts whose item is to come
         self.num_samples_buffered = 0
         self.speech_ms: dict[str, int] = {}  # item -> where its speech began, then how long it was
+        self.instructions_before = self.settings.instructions  # the last change of them
         self.acknowledged_cut: tuple[str, int] | None = None
         self._numbers = itertools.count(1)
 
@@ -62,6 +65,8 @@ class RealtimeState:
         if is_exception:
             yield m.SettingsChanged(output_audio=request.speaks)
         yield request.command
+        if request.is_cancelled:
+            yield m.ReplyCancelled()
         if is_exception:
             yield m.SettingsChanged(output_audio=self.settings.speaks)
 
@@ -89,6 +94,9 @@ def error_event(
     kind: str = "invalid_request_error",
 ) -> WireEvent:
     """`client_event_id`: the client's own id of the event that was wrong, echoed."""
-    echoed = client_event_id if isinstance(client_event_id, str) else None
+    echoed = client_event_id[:MAX_ECHO_CHARS] if isinstance(client_event_id, str) else None
+    if param is not None:
+        param = param[:MAX_ECHO_CHARS]
+    message = message if len(message) <= MAX_ECHO_CHARS else f"{message[:MAX_ECHO_CHARS]}…"
     detail = {"type": kind, "code": code, "message": message, "param": param, "event_id": echoed}
     return {"type": "error", "error": detail}

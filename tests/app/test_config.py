@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from app.config import AppConfig
+from app.config import AppConfig, load_config
+from app.errors import BadConfig
 
 
 def test_the_environment_sets_what_arguments_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,6 +33,14 @@ def test_wrong_values_and_unknown_keys_are_refused_by_name(
 ) -> None:
     with pytest.raises(ValidationError, match=named):
         AppConfig(**values)  # type: ignore[arg-type]
+
+
+def test_what_is_wrong_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORESPEAK_MAX_SESSIONS", "0")
+    with pytest.raises(BadConfig) as caught:
+        load_config(temperature=9.0, port=None)
+    message = str(caught.value)
+    assert "temperature=9.0" in message and "max_sessions='0'" in message and "\n" not in message
 
 
 def test_prices_come_from_the_configuration() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from asr.audio import SAMPLE_RATE_HZ, read_file
-from asr.errors import ModelBroken, ModelNotFound, UnsupportedLanguage
+from asr.errors import ModelBroken, ModelNotFound
 from asr.events import DecodeRequest
 from asr.normal_form import normal_form
 from asr.whisper import Recogniser
@@ -73,11 +73,9 @@ def test_hot_words_steer_the_spelling(recogniser: Recogniser, clips_dir: Path) -
 
 
 @pytest.mark.models
-def test_an_unknown_language_is_refused(recogniser: Recogniser) -> None:
-    recogniser.check_language(None)
-    if recogniser.is_multilingual:
-        with pytest.raises(UnsupportedLanguage, match="klingon"):
-            recogniser.check_language("klingon")
+def test_languages_are_those_of_the_model(recogniser: Recogniser) -> None:
+    assert "en" in recogniser.languages and "klingon" not in recogniser.languages
+    assert (len(recogniser.languages) > 1) is recogniser.is_multilingual
 
 
 def test_models_that_are_not_there_or_broken_are_named(tmp_path: Path) -> None:

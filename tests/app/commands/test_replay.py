@@ -26,6 +26,25 @@ def test_lines_summary_and_the_call_as_heard(
     assert (tmp_path / "report" / "delays.png").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--kind", "nosuch"], "none of 6 recordings"),
+        (["--json", "/no/such/folder/x.json"], "its folder does not exist"),
+        (["--temperature", "9"], "temperature=9.0"),
+    ],
+)
+def test_wrong_arguments_are_told_in_one_line_before_anything_is_loaded(
+    bundled_clips: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    assert main(["replay", str(bundled_clips), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
 def test_what_is_no_audio_is_reported_and_the_others_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,12 +4,14 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 import urllib.request
 from argparse import ArgumentParser
 
 import pytest
 
+from app.__main__ import main
 from app.commands import serve
 
 TIMEOUT_S = 120.0
@@ -28,6 +30,15 @@ def test_every_option_names_a_setting():
         "speech",
         "max_sessions",
     }
+
+
+def test_a_port_that_is_taken_is_told_before_the_models_are_loaded(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["serve", "--port", str(port)]) == 2
+    error = capsys.readouterr().err
+    assert f"AddressUnavailable: cannot listen on 127.0.0.1:{port}" in error
+    assert error.count("\n") == 1
 
 
 @pytest.mark.models

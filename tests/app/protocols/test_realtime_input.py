@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import base64
+import copy
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from app import messages as m
-from tests.app.protocols.wire_client import STARTED, b64, pcm, reply_events, speech, types
+from app.protocols.realtime import RealtimeAdapter
+from tests.app.protocols.wire_client import (
+    DEFAULTS,
+    STARTED,
+    Client,
+    b64,
+    pcm,
+    reply_events,
+    speech,
+    types,
+)
 
 
 def test_audio_becomes_float_at_16_khz(client):
@@ -187,3 +202,136 @@ def test_what_cannot_be_done_is_a_typed_error(client, kind, fields, code):
 def test_playback_is_reported_to_the_session(client):
     steps = client.sends("forespeak.playback.reported", response_id="resp_1", played_ms=320)
     assert steps == [m.PlaybackReported("resp_1", 320)]
+
+
+# ---- anything may come
+
+SESSION = {
+    "type": "realtime",
+    "instructions": "Be brief.",
+    "output_modalities": ["audio"],
+    "max_output_tokens": 50,
+    "temperature": 0.5,
+    "audio": {
+        "input": {
+            "format": {"type": "audio/pcm", "rate": 24000},
+            "transcription": {"language": "en", "prompt": "names", "model": "x"},
+            "turn_detection": {
+                "type": "server_vad",
+                "threshold": 0.5,
+                "prefix_padding_ms": 300,
+                "silence_duration_ms": 500,
+                "idle_timeout_ms": None,
+                "create_response": True,
+                "interrupt_response": True,
+            },
+        },
+        "output": {"format": {"type": "audio/pcm"}, "voice": "x", "speed": 1.0},
+    },
+    "forespeak": {"partials": True},
+}
+ITEM = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}
+MESSAGES = [
+    {"type": "session.update", "session": SESSION},
+    {"type": "session.update", "session": SESSION | {"audio": {"input": {"turn_detection": None}}}},
+    {"type": "transcription_session.update", "session": {"input_audio_format": "pcm16"}},
+    {"type": "conversation.item.create", "previous_item_id": None, "item": ITEM},
+    {"type": "conversation.item.retrieve", "item_id": "x"},
+    {"type": "conversation.item.delete", "item_id": "x"},
+    {
+        "type": "conversation.item.truncate",
+        "item_id": "x",
+        "content_index": 0,
+        "audio_end_ms": 5,
+    },
+    {
+        "type": "response.create",
+        "response": {
+            "conversation": "auto",
+            "output_modalities": ["text"],
+            "max_output_tokens": 5,
+            "instructions": "x",
+            "tools": [],
+        },
+    },
+    {"type": "response.cancel", "response_id": "x"},
+    {"type": "input_audio_buffer.append", "audio": "AAAA"},
+    {"type": "forespeak.text.typed", "text": "hi", "final": True},
+    {"type": "forespeak.playback.reported", "response_id": "x", "heard_ms": 3},
+]
+JUNK = [None, True, 0, -1, 2.7, 1e300, "", "x", "y" * 5000, [], [[]], [{}], {}, {"x": {}}]
+
+
+def places(value: object, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """Every path into a message."""
+    inner: list[tuple[str | int, object]] = []
+    if isinstance(value, dict):
+        inner = list(value.items())
+    elif isinstance(value, list):
+        inner = list(enumerate(value))
+    return [path] * bool(path) + [p for key, item in inner for p in places(item, (*path, key))]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message["type"])
+def test_a_value_of_any_type_anywhere_is_answered_and_never_raised(message):
+    for path in places(message):
+        for junk in JUNK:
+            spoilt = copy.deepcopy(message)
+            target = spoilt
+            for key in path[:-1]:
+                target = target[key]
+            target[path[-1]] = junk
+            client = Client(speaks_ga=message["type"] != "transcription_session.update")
+            client.opens()
+            for step in client.raw(json.dumps(spoilt)):
+                if isinstance(step, dict) and step["type"] == "error":
+                    assert len(json.dumps(step)) < 4000, "an error repeats what it was sent"
+
+
+# ---- cancelling early
+
+
+def test_a_reply_is_cancelled_before_it_has_begun(client):
+    client.sends("response.create")
+    assert client.sends("response.cancel") == [m.ReplyCancelled()]
+
+
+def test_a_reply_that_waits_for_its_words_is_cancelled_when_they_are_there(client):
+    client.updates(audio={"input": {"turn_detection": None}})
+    client.sends("input_audio_buffer.append", audio=base64.b64encode(bytes(48_000)).decode())
+    client.sends("input_audio_buffer.commit")
+    assert client.sends("response.create") == []
+    assert client.sends("response.cancel") == []
+    steps = client.hears(m.TranscriptFinal("item_1", "hello"))
+    commands = [step for step in steps if not isinstance(step, dict)]
+    assert commands == [m.ReplyRequested(), m.ReplyCancelled()]
+
+
+def test_instructions_that_are_refused_are_not_shown_as_in_effect(client):
+    client.updates(instructions="far too long")
+    events = client.hears(m.ErrorReported("instructions_too_long", "9000 tokens"))
+    assert types(events) == ["error", "session.updated"]
+    assert events[1]["session"]["instructions"] == "Be brief."
+
+
+def test_a_language_that_the_recogniser_does_not_know_is_refused():
+    defaults = replace(DEFAULTS, languages=("de", "en"))
+    adapter = RealtimeAdapter("7", defaults)
+    for language, kind in (("xx-klingon", "error"), ("de", "session.updated")):
+        session = {
+            "type": "realtime",
+            "audio": {"input": {"transcription": {"language": language}}},
+        }
+        steps = adapter.receive(json.dumps({"type": "session.update", "session": session}))
+        assert steps[-1]["type"] == kind
+
+
+def test_a_first_update_that_fails_does_not_settle_the_shape(client):
+    assert client.error("session.update", session=5)["code"] == "invalid_type"
+    client.speaks_ga = False
+    (updated,) = (
+        step
+        for step in client.sends("session.update", session={"modalities": ["text"]})
+        if isinstance(step, dict)
+    )
+    assert updated["session"]["modalities"] == ["text"]
