@@ -18,9 +18,20 @@ MANY = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-# transformers' GGUF reader does not isolate SmolLM2's digits: it differs where blanks precede one.
+# transformers' GGUF reader does not isolate SmolLM2's digits: it differs where blanks precede one,
+# and at any other numeral of several bytes, which may begin with a byte that a blank merges with.
 # Its Llama 2 puts no blank before a text that begins with one; sentencepiece and the file do.
 DIFFERS = {"smollm2": re.compile(r"\s\s\d"), "llama2": re.compile(r"^[ ▁]")}
+
+
+def differs(family: Family, text: str) -> bool:
+    pattern = DIFFERS.get(family.name)
+    if pattern is not None and pattern.search(text):
+        return True
+    is_numeral = [ord(c) > 127 and unicodedata.category(c)[0] == "N" for c in text]
+    return family.name == "smollm2" and any(is_numeral)
+
+
 # SmolLM2's vocabulary has no tokens for some bytes.
 HAS_NO_TOKEN = re.compile("[\x00-\x1f\U00040000-\U0010ffff]")
 SAMPLES = (
@@ -36,17 +47,25 @@ SAMPLES = (
 @pytest.mark.models
 def test_ids_equal_those_of_transformers(family: Family) -> None:
     for text in SAMPLES:
-        if family.name in DIFFERS and DIFFERS[family.name].search(text):
+        if differs(family, text):
             continue
         expected = family.twin(text, add_special_tokens=False)["input_ids"]
         assert list(family.tokenizer.encode(text)) == expected, text
 
 
 @pytest.mark.models
+@pytest.mark.parametrize("numeral", ["5", "\u00bc", "\u0663", "\u2167"])
+def test_smollm2_s_numerals_stand_alone(family: Family, numeral: str) -> None:
+    if family.name == "smollm2":
+        encode = family.tokenizer.encode
+        assert [*encode("a "), *encode(numeral)] == list(encode(f"a {numeral}"))
+
+
+@pytest.mark.models
 @MANY
 @given(text=ANY_TEXT)
 def test_any_text_has_the_ids_of_transformers(family: Family, text: str) -> None:
-    if family.name in DIFFERS and DIFFERS[family.name].search(text):
+    if differs(family, text):
         return
     expected = family.twin(text, add_special_tokens=False)["input_ids"]
     assert list(family.tokenizer.encode(text)) == expected
