@@ -84,7 +84,7 @@ class Delivery:
         engine_turn: int,
         item_id: str,
         *,
-        num_prompt_tokens: int = 0,
+        num_prompt_tokens: int,
     ) -> None:
         """The engine was asked for the reply to `turn`."""
         self._num_replies += 1

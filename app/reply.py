@@ -88,7 +88,7 @@ class Reply:
         *,
         speaks: bool,
         sample_rate_hz: int,
-        num_prompt_tokens: int = 0,
+        num_prompt_tokens: int,
     ) -> None:
         self.reply_id = reply_id
         self.item_id = item_id

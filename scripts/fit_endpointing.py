@@ -66,7 +66,7 @@ ALL = (True, True, True)
 NO_TURN_CHECK = (False, True, True)
 SOURCES = {
     "Smart Turn + reply model + text": ALL,
-    "without Smart Turn": (False, True, True),
+    "without Smart Turn": NO_TURN_CHECK,
     "without the reply model": (True, False, True),
     "without text": (True, True, False),
     "text only": (False, False, True),

@@ -11,11 +11,30 @@ TEXT = "It is three o'clock now. Anything else I can do?"
 FIRST = "It is three o'clock now."
 
 
-def parts() -> tuple[FakeVoice, HeldPiece, Reply]:
+def parts(*, speaks: bool = True) -> tuple[FakeVoice, HeldPiece, Reply]:
     voice = FakeVoice()
     held = HeldPiece(voice, "s")
-    reply = Reply("r", "i", ("e", 0), voice, held, speaks=True, sample_rate_hz=RATE_HZ)
+    reply = Reply(
+        "r",
+        "i",
+        ("e", 0),
+        voice,
+        held,
+        speaks=speaks,
+        sample_rate_hz=RATE_HZ,
+        num_prompt_tokens=30,
+    )
     return voice, held, reply
+
+
+def test_a_reply_that_is_cut_off_has_used_what_it_had_come_to() -> None:
+    _, _, reply = parts()
+    reply.on_delta(TEXT, 12)
+    assert reply.usage == {"prompt_tokens": 30, "reply_tokens": 12}
+    reply.on_generated(
+        "stop", TurnStats(prompt_tokens=30, cached_prompt_tokens=20, reply_tokens=13)
+    )
+    assert reply.usage == {"prompt_tokens": 30, "cached_tokens": 20, "reply_tokens": 13}
 
 
 def test_the_drafts_first_piece_is_synthesised_ahead_once() -> None:
@@ -100,10 +119,7 @@ def test_a_stopped_reply_cancels_what_is_not_spoken_and_counts_none_of_it_as_hea
 
 
 def test_a_reply_that_does_not_speak_asks_the_voice_for_nothing() -> None:
-    voice = FakeVoice()
-    reply = Reply(
-        "r", "i", ("e", 0), voice, HeldPiece(voice, "s"), speaks=False, sample_rate_hz=RATE_HZ
-    )
+    voice, _, reply = parts(speaks=False)
     reply.on_delta(TEXT, 12)
     reply.on_generated("stop", TurnStats())
     assert reply.is_finished and not voice.spoken
