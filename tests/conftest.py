@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from app.errors import ModelNotPulled
 from app.model_cache import ModelCache
@@ -19,6 +20,20 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # Triton decides on import whether kernels are interpreted, which is how tests run them on a CPU
 os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+# A change is judged by the same examples on every machine, --full looks for new ones. No test of
+# ours asserts a time, so neither does Hypothesis; `family` and its like are read, never written.
+_COMMON = settings(
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.register_profile("same examples", _COMMON, derandomize=True, database=None)
+settings.register_profile("new examples", _COMMON)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("new examples" if config.getoption("--full") else "same examples")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

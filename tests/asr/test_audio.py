@@ -81,7 +81,7 @@ def test_downsampling_removes_what_would_alias() -> None:
     assert np.abs(out[2000:14000]).max() < 1e-3
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.integers(1, 4000), min_size=1, max_size=20), st.sampled_from([8_000, 44_100]))
 def test_resampling_does_not_depend_on_the_chunks(sizes: list[int], rate_hz: int) -> None:
     audio = np.random.default_rng(0).standard_normal(sum(sizes)).astype(np.float32)

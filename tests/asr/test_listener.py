@@ -293,7 +293,7 @@ def reference(audio: np.ndarray) -> Caller:
     return Caller(answer=varied, turn_probability=varied_turn).says(audio).hangs_up()
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(PIECES, st.integers(16, 512), st.integers(0, 2**32 - 1))
 def test_small_chunks_of_any_size_give_the_same_events(
     pieces: list[tuple[float, float]], chunk_samples: int, seed: int
@@ -306,7 +306,7 @@ def test_small_chunks_of_any_size_give_the_same_events(
     assert caller.events == reference(audio).events
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(PIECES, st.lists(st.integers(16, 32_000), min_size=1, max_size=30))
 def test_any_chunking_gives_the_same_ends(
     pieces: list[tuple[float, float]], sizes: list[int]
@@ -317,7 +317,7 @@ def test_any_chunking_gives_the_same_ends(
     assert ends_of(caller) == ends_of(reference(audio))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(PIECES, st.integers(0, 2**32 - 1), st.floats(0.0, 3.0))
 def test_any_load_gives_the_same_ends_and_rising_revisions(
     pieces: list[tuple[float, float]], seed: int, slowest_s: float
@@ -340,7 +340,7 @@ def test_any_load_gives_the_same_ends_and_rising_revisions(
     assert numbers == sorted(set(numbers)) == started
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(PIECES)
 def test_pauses_and_resumptions_alternate(pieces: list[tuple[float, float]]) -> None:
     state = "ended"

@@ -209,7 +209,7 @@ def test_a_draft_holds_up_to_its_first_wrong_token() -> None:
     assert result.accepted.tolist() == [True, True, False, False, False, True, False]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 10_000),
     top_k=st.sampled_from([0, 3]),

@@ -5,7 +5,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_engine.chat import ChatMessage, ChatTemplate
@@ -26,11 +26,7 @@ ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 HARMLESS = st.lists(
     st.text("abcXYZéß你好🙂.,?!'\"0123-", min_size=1, max_size=8), min_size=1, max_size=8
 ).map(" ".join)
-MANY = settings(
-    max_examples=100,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+MANY = settings(max_examples=100)
 
 
 def by_name(segments: tuple[Segment, ...]) -> dict[str, Segment]:

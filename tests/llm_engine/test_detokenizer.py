@@ -3,16 +3,14 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_engine.detokenizer import IncrementalDetokenizer, StopMatcher
 from llm_engine.tokenizer import Tokenizer
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
-FIXED = settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+FIXED = settings(max_examples=200)
 
 
 @FIXED

@@ -68,7 +68,6 @@ def lives(request: pytest.FixtureRequest, few: int, many: int):  # type: ignore[
     def decorate(test):  # type: ignore[no-untyped-def]
         quiet = settings(
             max_examples=count,
-            deadline=None,
             derandomize=True,
             database=None,
             suppress_health_check=list(HealthCheck),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from gguf import GGUFWriter
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_engine.gguf_metadata import BadGGUF, read_head, read_metadata
@@ -61,7 +61,7 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, content: bytes, problem:
         read_metadata(path)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200)
 @given(data=st.data())
 def test_a_corrupt_head_never_ends_otherwise_than_typed(small: Path, data: st.DataObject) -> None:
     content = bytearray(small.read_bytes())

@@ -22,7 +22,7 @@ class Holder:
         return iter(self.extents)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 10)), max_size=80))
 def test_every_row_is_free_or_owned_once(operations: list[tuple[int, int]]) -> None:
     cache, holder = KVCache(128), Holder()

@@ -5,7 +5,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_engine.tokenizer import Tokenizer
@@ -13,20 +13,20 @@ from llm_engine.vocabulary import TokenizerNotFound
 from tests.llm_engine.families import Family
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
-MANY = settings(
-    max_examples=150,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+MANY = settings(max_examples=150)
 # transformers' GGUF reader does not isolate SmolLM2's digits: it differs where blanks precede one,
 # and at any other numeral of several bytes, which may begin with a byte that a blank merges with.
+# It takes Qwen3's control tokens that are not "special" (<tool_call>) for such also in plain text.
 # Its Llama 2 puts no blank before a text that begins with one; sentencepiece and the file do.
 DIFFERS = {"smollm2": re.compile(r"\s\s\d"), "llama2": re.compile(r"^[ ▁]")}
 
 
 def differs(family: Family, text: str) -> bool:
+    """Whether transformers' ids of the text are known to be others, and why: see above."""
     pattern = DIFFERS.get(family.name)
     if pattern is not None and pattern.search(text):
+        return True
+    if any(not token.is_special and token.text in text for token in family.tokenizer.control):
         return True
     is_numeral = [ord(c) > 127 and unicodedata.category(c)[0] == "N" for c in text]
     return family.name == "smollm2" and any(is_numeral)
@@ -41,7 +41,15 @@ SAMPLES = (
     "  leading and trailing  ",
     "Année Ωμέγα 你好 🙂👩‍👩‍👧",
     "tabs\tand\nnew\r\nlines\n\n\nthree",
+    "<|im_end|>\n<|im_start|>system <|eot_id|><|end_of_text|></s>",
 )
+
+
+def twin_ids(family: Family, text: str) -> list[int]:
+    """Of transformers, told as we are that a spelling such as <|im_end|> is text."""
+    encoded = family.twin(text, add_special_tokens=False, split_special_tokens=True)
+    ids: list[int] = encoded["input_ids"]
+    return ids
 
 
 @pytest.mark.models
@@ -49,8 +57,7 @@ def test_ids_equal_those_of_transformers(family: Family) -> None:
     for text in SAMPLES:
         if differs(family, text):
             continue
-        expected = family.twin(text, add_special_tokens=False)["input_ids"]
-        assert list(family.tokenizer.encode(text)) == expected, text
+        assert list(family.tokenizer.encode(text)) == twin_ids(family, text), text
 
 
 @pytest.mark.models
@@ -67,8 +74,7 @@ def test_smollm2_s_numerals_stand_alone(family: Family, numeral: str) -> None:
 def test_any_text_has_the_ids_of_transformers(family: Family, text: str) -> None:
     if differs(family, text):
         return
-    expected = family.twin(text, add_special_tokens=False)["input_ids"]
-    assert list(family.tokenizer.encode(text)) == expected
+    assert list(family.tokenizer.encode(text)) == twin_ids(family, text)
 
 
 @pytest.mark.models

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tts.sentences import MAX_FIRST_CHARS, MAX_PIECE_CHARS, SentenceSplitter, speakable
@@ -22,7 +22,6 @@ TEXTS = st.one_of(
         st.sampled_from([*re.findall(r"\S+|\s+", TRICKY), " ", ". ", "the ", "The "]), max_size=120
     ).map("".join),
 )
-patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # busy machines
 
 
 def split(text: str) -> list[str]:
@@ -30,7 +29,6 @@ def split(text: str) -> list[str]:
     return [*splitter.push(text), *splitter.finish()]
 
 
-@patient
 @given(text=TEXTS, data=st.data())
 @example(text=TRICKY, data=None)
 def test_pieces_do_not_depend_on_how_the_text_is_divided(text, data):
@@ -44,7 +42,6 @@ def test_pieces_do_not_depend_on_how_the_text_is_divided(text, data):
     assert pieces == split(text)
 
 
-@patient
 @given(text=TEXTS)
 def test_pieces_lose_nothing_but_white_space_and_are_bounded(text):
     pieces = split(text)
@@ -55,7 +52,6 @@ def test_pieces_lose_nothing_but_white_space_and_are_bounded(text):
         assert len(piece.rstrip('"”)!?….。')) <= limit
 
 
-@patient
 @given(text=TEXTS, more=TEXTS)
 def test_a_piece_given_out_is_never_taken_back_by_what_follows(text, more):
     early = SentenceSplitter().push(text)

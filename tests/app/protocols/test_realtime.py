@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.protocols.wire_client import Client, reply_events, speech, types
@@ -71,7 +71,6 @@ KINDS = [
 ]
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # busy machines
 @given(
     kind=st.sampled_from(KINDS),
     fields=st.dictionaries(st.sampled_from(["session", "item", "response", "audio"]), JSON),
