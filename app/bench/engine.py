@@ -1,4 +1,4 @@
-"""`bench engine`: what the incremental engine saves, beside full re-prefill and two peers.
+"""`bench engine`: what the incremental engine saves, beside full re-prefill and what peers take.
 
 Figures are medians of one run on an idle engine driven inline; first-token times count from the
 commit. The streams are partial transcripts recorded by scripts/record_partials.py.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -17,7 +17,7 @@ from statistics import median, quantiles
 from threading import Event
 from typing import Any, cast
 
-from app.bench.engine_peers import llama_cpp_first_token_ms
+from app.bench.engine_peers import installed_peers, peer_figures
 from app.model_store import resolve_llm
 from llm_engine.chat import ChatTemplate
 from llm_engine.engine import Engine
@@ -33,7 +33,6 @@ from llm_engine.events import (
 from llm_engine.model import load_model
 from llm_engine.prompt import Snapshot
 from llm_engine.tokenizer import Tokenizer
-from llm_engine.transformers_peer import TransformersPeer, is_installed
 from llm_engine.weights import WeightDtype
 
 SYSTEM = "You are a helpful voice assistant. Answer in one or two short sentences."
@@ -93,14 +92,12 @@ def run(
     figures |= bench.tail_revision()
     figures |= bench.middle_edit()
     figures |= bench.shared_prefix()
+    figures |= peer_figures({"full_prefill": bench}, bench.prompts_of_scenarios())
     figures |= bench.partial_streams(recorded_turns())
     figures |= bench.first_token_under_load()
     if with_peers:
-        ids = bench.long_prompt(0).token_ids
-        if is_installed() and path.is_dir():
-            peer = TransformersPeer(path)
-            figures["transformers_first_token_ms"] = peer.first_token_ms(ids, repeats)
-        figures |= llama_cpp_first_token_ms(path, ids, num_threads, repeats)
+        peers = installed_peers(path, model, num_threads)
+        figures |= peer_figures(peers, bench.prompts_of_scenarios())
     stats = engine.stats()
     figures["step_fixed_ms"] = round(stats.step_fixed_s * 1e3, 2)
     figures["step_per_token_ms"] = round(stats.step_per_token_s * 1e3, 3)
@@ -190,7 +187,27 @@ class EngineBench:
 
     def long_prompt(self, number: int, ending: str = "today") -> Snapshot:
         """About 300 tokens, the caller's words at their end."""
-        return self.chat(f"{SENTENCES[number % len(SENTENCES)]} {ending}", self._text(260))
+        return self.chat(f"{_sentence(number)} {ending}", self._text(260))
+
+    def edited_prompt(self, number: int, ending: str = "") -> Snapshot:
+        """About 300 tokens behind the caller's words."""
+        return self.chat(_sentence(number) + ending, after="\n\n" + self._text(300))
+
+    def with_long_system(self, number: int) -> Snapshot:
+        """About 500 tokens before the caller's words."""
+        return self.chat(_sentence(number), self._text(500))
+
+    def prompts_of_scenarios(self) -> dict[str, list[tuple[Snapshot, Snapshot]]]:
+        """What each scenario below has in the cache, and what it then asks for, for peers."""
+        makers: dict[str, tuple[Callable[[int], Snapshot], Callable[[int], Snapshot]]] = {
+            "commit_ready": (lambda n: self.chat(_sentence(n)), lambda n: self.chat(_sentence(n))),
+            "tail_revision": (self.long_prompt, lambda n: self.long_prompt(n, "tonight")),
+            "middle_edit": (self.edited_prompt, lambda n: self.edited_prompt(n, " now")),
+            "prefix_second": (self.with_long_system, lambda n: self.with_long_system(n + 1)),
+        }
+        return {
+            name: [(a(n), b(n)) for n in range(self.repeats)] for name, (a, b) in makers.items()
+        }
 
     def _text(self, num_tokens: int) -> str:
         length = len(self.tokenizer.encode(FILLER))
@@ -211,6 +228,13 @@ class EngineBench:
             self.engine.close(call.session)
         self._settle()
 
+    def first_token_ms(self, before: Snapshot, after: Snapshot) -> float:
+        """As a peer of itself: this engine, with nothing kept of `before` or any other prompt."""
+        call = self._call()
+        took_ms = call.first_token_ms(after)
+        self._done(call)
+        return took_ms
+
     # ---- scenarios
 
     def commit_ready_ms(self) -> float:
@@ -218,7 +242,7 @@ class EngineBench:
         times = []
         for number in range(self.repeats):
             call = self._call()
-            snapshot = self.chat(SENTENCES[number % len(SENTENCES)])
+            snapshot = self.chat(_sentence(number))
             self.engine.update(call.session, snapshot)
             self._settle()
             times.append(call.first_token_ms(snapshot))
@@ -245,15 +269,13 @@ class EngineBench:
     def middle_edit(self) -> dict[str, float]:
         """A word is added before a suffix of 300 tokens; the same commit under both policies."""
         times: dict[SuffixPolicy, list[float]] = {}
-        after = "\n\n" + self._text(300)
         for policy in (SuffixPolicy.ROTATE, SuffixPolicy.RECOMPUTE):
             times[policy] = []
             for number in range(self.repeats):
                 call = self._call(suffix_policy=policy, draft_policy=policy)
-                words = SENTENCES[number % len(SENTENCES)]
-                self.engine.update(call.session, self.chat(words, after=after))
+                self.engine.update(call.session, self.edited_prompt(number))
                 self._settle()
-                times[policy].append(call.first_token_ms(self.chat(words + " now", after=after)))
+                times[policy].append(call.first_token_ms(self.edited_prompt(number, " now")))
                 self._done(call)
         rotate, recompute = (
             median(times[p]) for p in (SuffixPolicy.ROTATE, SuffixPolicy.RECOMPUTE)
@@ -267,15 +289,14 @@ class EngineBench:
     def shared_prefix(self) -> dict[str, float]:
         """Two sessions with the same system prompt of 500 tokens: the second's first token."""
         first, second = [], []
-        system = self._text(500)
         for number in range(self.repeats):
             a = self._call()
             b = Call.open(
                 self.engine, replace(self.config, cache_scope=f"bench-{self._num_scopes}")
             )
-            first.append(a.first_token_ms(self.chat(SENTENCES[number % len(SENTENCES)], system)))
+            first.append(a.first_token_ms(self.with_long_system(number)))
             a.finish()
-            second.append(b.first_token_ms(self.chat(SENTENCES[number % len(SENTENCES)], system)))
+            second.append(b.first_token_ms(self.with_long_system(number + 1)))
             self._done(a, b)
         return {
             "prefix_first_ms": round(median(first), 1),
@@ -343,7 +364,7 @@ class EngineBench:
         self.engine.update(call.session, self.chat(SENTENCES[0]))
         self._wait_until_idle()
         for number, other in enumerate(others):
-            words = f"{SENTENCES[number % len(SENTENCES)]} {self._revision}"
+            words = f"{_sentence(number)} {self._revision}"
             self.engine.update(other.session, self.chat(words))
         time.sleep(self._random.uniform(0.02, 0.2))
         begin = time.perf_counter()
@@ -360,6 +381,10 @@ class EngineBench:
         while before != (now := self.engine.stats().num_steps):
             before = now
             time.sleep(IDLE_S)
+
+
+def _sentence(number: int) -> str:
+    return SENTENCES[number % len(SENTENCES)]
 
 
 def _ratio(turns: Sequence[TurnStats], over: str, under: str) -> float:

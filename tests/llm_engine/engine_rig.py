@@ -24,7 +24,8 @@ from llm_engine.events import (
 from llm_engine.model import Model
 from llm_engine.prompt import Segment, Snapshot
 from llm_engine.random_model import random_model
-from tests.llm_engine.twin import twin_logits, twin_of
+from llm_engine.transformers_peer import twin_of
+from tests.llm_engine.twin import twin_logits
 
 TIE = 1e-3  # design §5.4, float32
 

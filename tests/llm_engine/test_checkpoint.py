@@ -9,8 +9,9 @@ from safetensors.torch import load_file, save_file
 from llm_engine.config import UnsupportedModel
 from llm_engine.model import load_model
 from llm_engine.random_model import random_model
+from llm_engine.transformers_peer import twin_of
 from llm_engine.weights import ModelFileError
-from tests.llm_engine.twin import one_sequence, twin_of
+from tests.llm_engine.twin import one_sequence
 
 
 @pytest.fixture

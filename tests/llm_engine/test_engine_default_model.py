@@ -14,8 +14,8 @@ from llm_engine.events import SamplingParams, SessionConfig, SpeculationTrigger,
 from llm_engine.model import load_model
 from llm_engine.prompt import Snapshot
 from llm_engine.tokenizer import Tokenizer
+from llm_engine.transformers_peer import twin_of
 from tests.llm_engine.engine_rig import Events, first_difference, run
-from tests.llm_engine.twin import twin_of
 
 SYSTEM = "You are a helpful voice assistant. Answer in one short sentence."
 SPOKEN = (

@@ -6,7 +6,8 @@ import torch
 from llm_engine.batch import Batch, ExtentView
 from llm_engine.model import default_num_threads, load_model
 from llm_engine.random_model import RANDOM_FAMILIES, random_model
-from tests.llm_engine.twin import one_sequence, twin_logits, twin_of
+from llm_engine.transformers_peer import twin_of
+from tests.llm_engine.twin import one_sequence, twin_logits
 
 TOLERANCE = 1e-3  # float32: order of summation through all layers
 

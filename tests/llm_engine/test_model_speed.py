@@ -2,7 +2,7 @@
 
 from llm_engine.model_speed import measure_model, read_bandwidth
 from llm_engine.random_model import random_model
-from tests.llm_engine.twin import twin_of
+from llm_engine.transformers_peer import twin_of
 
 
 def test_every_figure_is_measured(tmp_path):

@@ -10,8 +10,8 @@ from kernels.linear import DenseWeight, Int4Weight, Int8Weight
 from llm_engine.config import UnsupportedModel
 from llm_engine.model import load_model
 from llm_engine.random_model import random_model
+from llm_engine.transformers_peer import twin_of
 from llm_engine.weights import ModelFileError, stack
-from tests.llm_engine.twin import twin_of
 
 
 @pytest.fixture
