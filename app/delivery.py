@@ -121,6 +121,8 @@ class Delivery:
         if event.text:
             self._emit(m.ReplyText(reply.reply_id, reply.item_id, event.text))
         reply.on_delta(event.text, len(event.token_ids))
+        if reply.awaits_first_audio:  # the caller does: what comes after it must not slow it down
+            self._engine.hold_reply(event.session_id)
         self._send_audio(now_s)
 
     def on_done(self, event: thought.ReplyDone, now_s: float) -> None:
@@ -144,6 +146,8 @@ class Delivery:
         if held is not None and held.key == key:
             held.add(samples, is_last, now_s)
         elif self._reply is not None and self._reply.on_chunk(key, samples, is_last, now_s):
+            if not self._reply.awaits_first_audio:
+                self._engine.release_reply(self._reply.source[0])
             self._send_audio(now_s)
 
     def _send_audio(self, now_s: float) -> None:

@@ -28,6 +28,11 @@ class Mind(Protocol):
 
     def truncate(self, session_id: str, turn: int, num_reply_tokens: int) -> None: ...
 
+    def hold_reply(self, session_id: str) -> None:
+        """Decide no further tokens of the reply until it is released, cancelled or replaced."""
+
+    def release_reply(self, session_id: str) -> None: ...
+
     def close(self, session_id: str) -> None: ...
 
 

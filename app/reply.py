@@ -117,6 +117,12 @@ class Reply:
         )
 
     @property
+    def awaits_first_audio(self) -> bool:
+        """Its first piece is with the voice, and nothing of it has come yet."""
+        first = self._pieces[0] if self._pieces else None
+        return first is not None and not first.chunks and not first.is_spoken
+
+    @property
     def first_audio_ready_s(self) -> float | None:
         return self._pieces[0].first_chunk_s if self._pieces else None
 

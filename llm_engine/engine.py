@@ -24,7 +24,7 @@ from llm_engine.model import Model
 from llm_engine.prompt import Segment, Snapshot
 from llm_engine.runner import Runner
 from llm_engine.sampling import check_sampling
-from llm_engine.scheduler import Scheduler
+from llm_engine.scheduler import Scheduler, Work
 from llm_engine.sequence import Feed, Outcome
 from llm_engine.sessions import Sessions
 from llm_engine.tokenizer import Tokenizer
@@ -151,6 +151,16 @@ class Engine:
         """Idempotent; speculation goes on when the last holder has let go."""
         self._mailbox.release(holder)
 
+    def hold_reply(self, session_id: SessionId) -> None:
+        """Decide no further tokens of the session's reply until `release_reply` (or its next
+        commit, cancel or close): what it has said so far is being spoken, and the caller waits for
+        that. Idempotent; unknown sessions are fine."""
+        self._mailbox.hold_reply(session_id)
+
+    def release_reply(self, session_id: SessionId) -> None:
+        """Idempotent."""
+        self._mailbox.release_reply(session_id)
+
     def start(self) -> None:
         """Run steps on a thread of the engine's own. Raises RuntimeError if it runs already."""
         if self._thread is not None:
@@ -200,9 +210,7 @@ class Engine:
                 waited_s = started - command.at_s
                 self._longest_commit_wait_s = max(self._longest_commit_wait_s, waited_s)
             self._sessions.carry_out(command, started)
-        works = self._sessions.works()
-        if self._mailbox.is_held:
-            works = [work for work in works if work.work_class.is_committed]
+        works = [work for work in self._sessions.works() if self._may_run(work)]
         grants = self._scheduler.plan(works, len(self._sessions))
         feeds = [
             feed
@@ -226,6 +234,11 @@ class Engine:
             if outcome is not None:
                 self._sessions.advance(feed, outcome, now_s)
         return report
+
+    def _may_run(self, work: Work) -> bool:
+        if work.work_class.is_committed:
+            return work.session_id not in self._mailbox.held_replies
+        return not self._mailbox.is_held
 
     def _patience(self, feeds: list[Feed]) -> Callable[[], bool] | None:
         """Speculation is given up in the middle for what is worth more; what it had computed of

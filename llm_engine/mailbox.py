@@ -107,6 +107,7 @@ class Mailbox:
         self._is_closed = False
         self._is_nudged = False
         self._holders: set[str] = set()
+        self._held_replies: frozenset[SessionId] = frozenset()
 
     @property
     def num_sessions(self) -> int:
@@ -157,12 +158,15 @@ class Mailbox:
                 self._queue.remove(face.waiting)
             turn = face.num_turns
             face.num_turns += 1
+            self._held_replies -= {session_id}
             self._put_last(face, Commit(session_id, snapshot, turn, at_s))
             return turn
 
     def cancel(self, session_id: SessionId) -> None:
         with self._changed:
-            self._put_last(self._face(session_id), Cancel(session_id))
+            face = self._face(session_id)
+            self._held_replies -= {session_id}
+            self._put_last(face, Cancel(session_id))
 
     def truncate(self, session_id: SessionId, turn: TurnId, num_reply_tokens: int) -> None:
         with self._changed:
@@ -172,6 +176,7 @@ class Mailbox:
     def close_session(self, session_id: SessionId) -> None:
         """Idempotent."""
         with self._changed:
+            self._held_replies -= {session_id}
             if self._faces.pop(session_id, None) is not None:
                 self._put(Close(session_id))
 
@@ -184,13 +189,31 @@ class Mailbox:
         """Idempotent."""
         with self._changed:
             self._holders.discard(holder)
-            self._is_nudged = True
-            self._changed.notify_all()
+            self._nudge()
 
     @property
     def is_held(self) -> bool:
         """Somebody with more urgent work than speculation is at it."""
         return bool(self._holders)
+
+    def hold_reply(self, session_id: SessionId) -> None:
+        """Until `release_reply`, or the session's next commit, cancel or close. Idempotent; does
+        nothing for a session that is closed."""
+        with self._changed:
+            if session_id in self._faces:
+                self._held_replies |= {session_id}
+
+    def release_reply(self, session_id: SessionId) -> None:
+        """Idempotent."""
+        with self._changed:
+            if session_id in self._held_replies:
+                self._held_replies -= {session_id}
+                self._nudge()
+
+    @property
+    def held_replies(self) -> frozenset[SessionId]:
+        """Sessions whose replies are not to be gone on with."""
+        return self._held_replies
 
     def outweighs(self, stakes: Mapping[SessionId, Stake | None]) -> bool:
         """Something waits that is worth more than the speculation of these sessions: another one's
@@ -222,6 +245,10 @@ class Mailbox:
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
+
+    def _nudge(self) -> None:
+        self._is_nudged = True
+        self._changed.notify_all()
 
     def _require_open(self) -> None:
         if self._is_closed:

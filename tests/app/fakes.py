@@ -57,6 +57,7 @@ class FakeEngine:
     warmed: list[Snapshot] = field(default_factory=list)  # without
     commits: list[Snapshot] = field(default_factory=list)
     truncated: list[tuple[int, int]] = field(default_factory=list)
+    held_replies: set[str] = field(default_factory=set)
     num_cancelled: int = 0
     num_closed: int = 0
 
@@ -77,6 +78,12 @@ class FakeEngine:
 
     def truncate(self, session_id: str, turn: int, num_reply_tokens: int) -> None:
         self.truncated.append((turn, num_reply_tokens))
+
+    def hold_reply(self, session_id: str) -> None:
+        self.held_replies.add(session_id)
+
+    def release_reply(self, session_id: str) -> None:
+        self.held_replies.discard(session_id)
 
     def close(self, session_id: str) -> None:
         self.num_closed += 1
@@ -211,6 +218,15 @@ class Stage:
             thought.DraftChanged(
                 self.engine_id, revision, 0, tuple(text.encode()), text, is_complete
             ),
+            self.now_s,
+        )
+
+    def replies(self, text: str) -> None:
+        """The engine decides some words of the running reply, one token per character."""
+        turn = len(self.engine.commits) - 1
+        times = (self.now_s,) * len(text)
+        self.session.on_engine_event(
+            thought.ReplyDelta(self.engine_id, turn, 0, tuple(text.encode()), text, times),
             self.now_s,
         )
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from app import messages as m
@@ -90,3 +91,37 @@ def test_speech_that_fails_lets_the_text_reach_its_end() -> None:
     stage.session.on_spoken(key, None, True, stage.now_s)
     assert stage.of_type(m.ReplyFinished)[0].reason == "completed"
     assert not stage.of_type(m.ReplyAudio)
+
+
+def test_a_reply_waits_for_the_voice_once_its_first_words_are_there() -> None:
+    stage = Stage()
+    stage.asks("tell me a story")
+    stage.replies("Once there ")
+    assert not stage.engine.held_replies  # too little to speak
+    stage.replies("was a king. He ")
+    assert stage.engine.held_replies == {stage.engine_id}
+    (key,) = stage.voice.spoken
+    stage.session.on_spoken(key, np.ones(480, np.float32), False, stage.now_s)
+    assert not stage.engine.held_replies
+    stage.replies("had a horse. It ")
+    assert not stage.engine.held_replies  # the first piece plays: nobody waits
+
+
+def test_a_reply_goes_on_when_its_first_words_cannot_be_spoken() -> None:
+    stage = Stage()
+    stage.asks("tell me a story")
+    stage.replies("Once there was a king. He ")
+    (key,) = stage.voice.spoken
+    stage.session.on_spoken(key, None, True, stage.now_s)
+    assert not stage.engine.held_replies
+
+
+def test_a_reply_whose_first_words_were_spoken_ahead_does_not_wait() -> None:
+    stage = Stage()
+    stage.starts_speaking()
+    stage.says("tell me a story")
+    stage.drafts("Once there was a king. He ")
+    stage.speaks_all()
+    stage.ends("tell me a story")
+    stage.replies("Once there was a king. He ")
+    assert not stage.engine.held_replies

@@ -148,3 +148,14 @@ def test_it_is_held_until_the_last_holder_lets_go() -> None:
     box.release("recogniser")
     assert not box.is_held
     box.wait(timeout_s=60)  # returns at once: letting go wakes the engine
+
+
+def test_letting_a_reply_go_wakes_the_engine_once_it_was_held() -> None:
+    mailbox, _ = box()
+    session = mailbox.open(SessionConfig(), lambda event: None)
+    mailbox.take()
+    mailbox.hold_reply(session)
+    assert mailbox.held_replies == {session}
+    mailbox.release_reply(session)
+    assert not mailbox.held_replies
+    mailbox.wait(timeout_s=60)  # returns at once
