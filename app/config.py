@@ -5,6 +5,9 @@ The only reader of the environment. Frozen once resolved.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError
@@ -69,8 +72,10 @@ class AppConfig(BaseSettings):
 def load_config(**options: Any) -> AppConfig:
     """The environment's settings, overridden by `options` that are not None.
 
-    Raises BadConfig naming every setting that is wrong.
+    Raises BadConfig naming every setting that is wrong or not known.
     """
+    if problems := _unknown_variables(os.environ):
+        raise BadConfig(problems)
     given = {name: value for name, value in options.items() if value is not None}
     try:
         return AppConfig(**given)
@@ -81,3 +86,19 @@ def load_config(**options: Any) -> AppConfig:
                 for problem in error.errors()
             ]
         ) from error
+
+
+def _unknown_variables(names: Iterable[str]) -> list[str]:
+    """Of those that look like settings: a typo must not silently leave the default in place."""
+    known = {"FORESPEAK_MODELS_DIR"}
+    for part in (AppConfig, Threads):
+        known |= {
+            f"{part.model_config['env_prefix']}{field.upper()}" for field in part.model_fields
+        }
+    problems = []
+    for name in sorted(names):
+        if name.upper().startswith("FORESPEAK_") and name.upper() not in known:
+            likely = get_close_matches(name.upper(), known, 1)
+            hint = f"did you mean {likely[0]}?" if likely else "app/config.py lists all"
+            problems.append(f"{name}: no such setting; {hint}")
+    return problems

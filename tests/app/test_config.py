@@ -43,6 +43,25 @@ def test_what_is_wrong_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> N
     assert "temperature=9.0" in message and "max_sessions='0'" in message and "\n" not in message
 
 
+def test_a_variable_that_no_setting_reads_is_refused_with_the_likely_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FORESPEAK_MAX_SESSION", "3")
+    monkeypatch.setenv("FORESPEAK_COLOUR", "red")
+    with pytest.raises(BadConfig) as caught:
+        load_config()
+    message = str(caught.value)
+    assert "FORESPEAK_MAX_SESSION: no such setting; did you mean FORESPEAK_MAX_SESSIONS?" in message
+    assert "FORESPEAK_COLOUR" in message
+
+
+def test_every_variable_of_the_parts_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MODELS_DIR", "THREADS_VOICE", "PRICE_REPLY", "second_opinion_below"):
+        monkeypatch.setenv(f"FORESPEAK_{name}", "-1" if name.islower() else "2")
+    config = load_config()
+    assert (config.threads.voice, config.prices.reply, config.second_opinion_below) == (2, 2, -1)
+
+
 def test_prices_come_from_the_configuration() -> None:
     assert AppConfig(price_reply=2.0).prices.reply == 2.0
     assert AppConfig().prices.reply is None
