@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from app.bench.arguments import count
 from app.bench.asr_figures import figures_of, word_error_rate
 from app.bench.asr_load import streams_realtime
 from app.bench.asr_stream import Observed, stream, timed
@@ -35,7 +36,7 @@ BASELINE_AGREEMENT = 2  # hypotheses
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="clips, or a manifest")
     parser.add_argument("--asr", default=None, help="recogniser: an id, a path, a hub id")
-    parser.add_argument("--limit", type=int, default=None, help="only the first N clips")
+    parser.add_argument("--limit", type=count, default=None, help="only the first N clips")
     parser.add_argument("--no-baseline", action="store_true", help="leave the slow baseline out")
     parser.add_argument("--no-load", action="store_true", help="leave the many-streams test out")
 

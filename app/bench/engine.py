@@ -17,6 +17,7 @@ from statistics import median, quantiles
 from threading import Event
 from typing import Any, cast
 
+from app.bench.arguments import count
 from app.bench.engine_peers import installed_peers, peer_figures
 from app.model_store import resolve_llm
 from llm_engine.chat import ChatTemplate
@@ -56,8 +57,8 @@ RECORDED = Path(__file__).parent / "partials.json"  # by scripts/record_partials
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--llm", default=None, help="model: an id, a path, a hub id")
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16, int8 or int4")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=count, default=2)
+    parser.add_argument("--repeats", type=count, default=5)
     parser.add_argument(
         "--no-peers", action="store_true", help="leave transformers and llama.cpp out"
     )

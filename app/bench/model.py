@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, cast
 
+from app.bench.arguments import count
 from app.model_store import resolve_llm
 from llm_engine.model_speed import CONTEXT_TOKENS, PREFILL_TOKENS, VERIFY_TOKENS, measure_model
 from llm_engine.weights import WeightDtype
@@ -21,8 +22,8 @@ PEER_PACKAGE = "llama_cpp"  # never a dependency: measured where somebody instal
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--llm", default=None, help="model: an id, a path, a hub id")
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16, int8 or int4")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--threads", type=count, default=2)
+    parser.add_argument("--repeats", type=count, default=30)
 
 
 def run_command(arguments: argparse.Namespace) -> dict[str, Any]:
