@@ -15,7 +15,7 @@ from app.calibrate import calibrate
 from app.config import load_config
 from app.errors import NoRecordingChosen, OutputFolderMissing
 from app.live import LiveRuntime
-from app.recordings import Recording, find_recordings
+from app.recordings import Recording, find_recordings, load
 from app.replay import ReplayedCall, replay_live, replay_virtual
 from app.report import (
     snapshot_table,
@@ -66,7 +66,10 @@ def run(arguments: argparse.Namespace) -> int:
     for path in (arguments.json, arguments.wav, arguments.calibrate):
         if path is not None and not path.absolute().parent.is_dir():
             raise OutputFolderMissing(path)
+    if not recordings:
+        return 1
     config = load_config(**{name: getattr(arguments, name) for name in CONFIG_OPTIONS})
+    costs = _costs(arguments.compute)
     clock = VirtualClock()
     is_virtual = arguments.clock == "virtual" or arguments.calibrate is not None
     runtime = Runtime.load(config, clock) if is_virtual else Runtime.load(config)
@@ -74,7 +77,6 @@ def run(arguments: argparse.Namespace) -> int:
         calibrate(runtime, clock, recordings).save(arguments.calibrate)
         return 0
     if is_virtual:
-        costs = _costs(arguments.compute)
         source = _virtual(runtime, clock, recordings, arguments.speculate, costs)
     else:
         source = _live(runtime, recordings, arguments.speculate)
@@ -101,7 +103,17 @@ def _chosen(arguments: argparse.Namespace) -> list[Recording]:
     ]
     if not chosen:
         raise NoRecordingChosen(len(found))
-    return chosen
+    return [recording for recording in chosen if _is_readable(recording)]
+
+
+def _is_readable(recording: Recording) -> bool:
+    """A file that is no audio is reported, before the models are loaded, and the others go on."""
+    try:
+        load(recording)
+    except AudioError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return False
+    return True
 
 
 def _costs(compute: str) -> Costs | None:
@@ -118,10 +130,7 @@ def _virtual(
     costs: Costs | None,
 ) -> Iterator[ReplayedCall]:
     for recording in recordings:
-        try:
-            yield replay_virtual(runtime, clock, recording, speculation, costs)  # type: ignore[arg-type]
-        except AudioError as error:
-            _skip(recording, error)
+        yield replay_virtual(runtime, clock, recording, speculation, costs)  # type: ignore[arg-type]
 
 
 def _live(
@@ -137,17 +146,9 @@ def _live(
         live = runner.run(start())
         try:
             for recording in recordings:
-                try:
-                    yield runner.run(replay_live(live, recording, speculation))  # type: ignore[arg-type]
-                except AudioError as error:
-                    _skip(recording, error)
+                yield runner.run(replay_live(live, recording, speculation))  # type: ignore[arg-type]
         finally:
             runner.run(live.stop())
-
-
-def _skip(recording: Recording, error: AudioError) -> None:
-    """A file that is no audio is reported and the others go on."""
-    print(f"{type(error).__name__}: {error}", file=sys.stderr)
 
 
 def _print_turns(source: Iterator[ReplayedCall], json_path: Path | None) -> list[ReplayedCall]:

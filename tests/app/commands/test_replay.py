@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.__main__ import main
+from app.runtime import Runtime
 
 pytestmark = pytest.mark.models
 
@@ -45,15 +46,30 @@ def test_wrong_arguments_are_told_in_one_line_before_anything_is_loaded(
     assert message in error and error.count("\n") == 1
 
 
-def test_what_is_no_audio_is_reported_and_the_others_go_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_what_is_no_audio_is_reported_before_the_models_are_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def load(*given: object) -> None:
+        raise AssertionError("loaded")
+
+    monkeypatch.setattr(Runtime, "load", load)
     (tmp_path / "a.wav").write_text("this is not audio")
     (tmp_path / "b.wav").touch()
     arguments = ["replay", str(tmp_path), "--clock", "virtual", "--compute", "free"]
     assert main(arguments) == 1  # nothing could be replayed
     errors = capsys.readouterr().err
     assert "a.wav" in errors and "b.wav" in errors and "Traceback" not in errors
+
+
+@pytest.mark.models
+def test_the_recordings_beside_one_that_is_no_audio_are_replayed(
+    tmp_path: Path, bundled_clips: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.wav").write_text("this is not audio")
+    (tmp_path / "b.riff").write_bytes((bundled_clips / "gasst_whattimeisit.riff").read_bytes())
+    assert main(["replay", str(tmp_path), "--clock", "virtual", "--compute", "free"]) == 0
+    said = capsys.readouterr()
+    assert "a.wav" in said.err and '"clip": "b.riff"' in said.out
 
 
 @pytest.mark.parametrize(
