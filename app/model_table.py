@@ -277,3 +277,13 @@ def default_entries() -> tuple[ModelEntry, ...]:
 def default_entry(kind: ModelKind) -> ModelEntry:
     """The one default of `kind`; every kind but `TOKENIZER` has one."""
     return next(entry for entry in default_entries() if entry.kind is kind)
+
+
+def needed_entries(llm: str | None, asr: str | None) -> tuple[ModelEntry, ...]:
+    """What a server needs of this table if it is told these models (ids, paths, None: default)."""
+    needed = []
+    for kind, name in ((ModelKind.LLM, llm), (ModelKind.ASR, asr), (ModelKind.SMART_TURN, None)):
+        entry = default_entry(kind) if name is None else find_entry(name)
+        if entry is not None and entry.kind is kind:
+            needed.append(entry)
+    return tuple(needed)

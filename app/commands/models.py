@@ -74,6 +74,13 @@ def pull_models(entries: Sequence[ModelEntry], *, verify: bool = False) -> None:
             bars.update(task, completed=total, stage="ready")
 
 
+def pull_missing(entries: Sequence[ModelEntry]) -> None:
+    """Fetch those that are not here; says nothing where all are."""
+    cache = ModelCache()
+    if missing := [entry for entry in entries if cache.find(entry) is None]:
+        pull_models(missing)
+
+
 def _updater(bars: Progress, task: TaskID) -> model_cache.OnProgress:
     def update(progress: model_cache.Progress) -> None:
         bars.update(task, completed=progress.done_bytes, stage=progress.stage)

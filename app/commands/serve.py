@@ -7,9 +7,11 @@ import asyncio
 import socket
 import time
 
+from app.commands.models import pull_missing
 from app.config import AppConfig, load_config
 from app.errors import AddressUnavailable
 from app.live import LiveRuntime
+from app.model_table import needed_entries
 from app.protocols.realtime import SessionDefaults
 from app.runtime import Runtime
 from app.server import Server
@@ -44,13 +46,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(arguments: argparse.Namespace) -> int:
     config = load_config(**{name: getattr(arguments, name) for name in CONFIG_OPTIONS})
+    _check_address(config.host, config.port)
+    pull_missing(needed_entries(config.llm, config.asr))
     asyncio.run(serve(config))
     return 0
 
 
 async def serve(config: AppConfig) -> None:
     """Load, warm up, then listen: a server that answers is ready."""
-    _check_address(config.host, config.port)
     started_s = time.perf_counter()
     runtime = await asyncio.to_thread(Runtime.load, config)
     live = LiveRuntime(runtime)

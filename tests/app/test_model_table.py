@@ -13,6 +13,7 @@ from app.model_table import (
     default_entry,
     entries_of,
     find_entry,
+    needed_entries,
 )
 
 by_id = pytest.mark.parametrize("entry", MODELS, ids=lambda entry: entry.id)
@@ -68,3 +69,12 @@ def test_requirements_are_exact_in_each_clients_syntax() -> None:
     requirements = {p.index: p.requirement for entry in MODELS for p in entry.packages}
     assert re.fullmatch(r"[\w-]+==[\d.]+", requirements["pip"])
     assert re.fullmatch(r"@?[\w/-]+@[\d.]+", requirements["npm"])
+
+
+def test_a_server_needs_what_it_is_told_and_the_defaults_of_the_rest() -> None:
+    def ids(llm: str | None, asr: str | None) -> list[str]:
+        return [entry.id for entry in needed_entries(llm, asr)]
+
+    assert ids(None, None) == [entry.id for entry in default_entries()]
+    assert ids("./my.gguf", "whisper-base") == ["whisper-base", "smart-turn-v3.2"]
+    assert ids("whisper-base", None) == ["whisper-tiny.en", "smart-turn-v3.2"]  # no llm: told later

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from app.__main__ import main
+from app.commands.models import pull_missing
 from app.model_cache import ModelCache, OnProgress, Progress
-from app.model_table import MODELS, ModelEntry
+from app.model_table import MODELS, ModelEntry, default_entries
 
 
 @pytest.fixture
@@ -42,6 +43,21 @@ def test_pull_for_tests_adds_the_tokenizers(pulled: list[str]) -> None:
 def test_pull_of_ids_takes_these_once_each(pulled: list[str]) -> None:
     assert main(["models", "pull", "whisper-base", "whisper-base"]) == 0
     assert pulled == ["whisper-base"]
+
+
+def test_only_what_is_missing_is_fetched_for_a_start(
+    pulled: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = {"whisper-tiny.en"}
+    monkeypatch.setattr(
+        ModelCache, "find", lambda self, entry: Path() if entry.id in here else None
+    )
+    pull_missing(default_entries())
+    assert pulled == ["smollm2-135m-instruct", "smart-turn-v3.2"]
+    here |= set(pulled)
+    capsys.readouterr()
+    pull_missing(default_entries())
+    assert capsys.readouterr() == ("", "")
 
 
 def test_an_unknown_id_stops_before_anything_is_fetched(pulled: list[str]) -> None:
