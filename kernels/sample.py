@@ -68,7 +68,7 @@ def sample_and_verify_reference(
     """Torch reference (numpy inside: a call costs less, and sums of int64 are exact)."""
     scores: Floats = logits.cpu().numpy()
     rows = [_pick_greedy(row) for row in scores] if params.is_greedy else _pick(scores, params)
-    picked = np.array(rows, dtype=np.float64)
+    picked = np.array(rows, dtype=np.float64).reshape(-1, 3)
     tokens = torch.from_numpy(picked[:, 0].astype(np.int64))
     margins = torch.from_numpy(picked[:, 1:].astype(np.float32))
     accepted = _accepted(tokens.tolist(), draft.tolist())
@@ -112,7 +112,8 @@ def _pick(scores: Floats, params: SampleParams) -> list[tuple[int, float, float]
         if temperature[n] == 0:
             rows.append(_pick_greedy(penalised))
             continue
-        x = penalised / temperature[n]
+        with np.errstate(over="ignore"):  # told by the margin
+            x = penalised / temperature[n]
         if not np.isfinite(x.max()):
             rows.append((int(x.argmax()), float("nan"), float("nan")))
             continue
@@ -139,12 +140,15 @@ def _truncate(x: Floats, top_k: int, top_p: int, log_min_p: np.float32) -> tuple
     if 0 < top_k < x.size:
         cut = np.partition(x, x.size - top_k)[x.size - top_k]
         edge = min(edge, float(cut - x[x < cut].max(initial=np.float32(-np.inf))))
+        if np.count_nonzero(x >= cut) > top_k:
+            edge = 0.0  # equal scores have the last place
     if top_p < TOP_P_OFF:
         nucleus, distance = _nucleus(x, best, cut, top_p)
         cut, edge = max(cut, nucleus), min(edge, distance)
     if log_min_p > -np.inf:
         least = best + log_min_p
-        edge = min(edge, float(np.abs(x - least).min()))
+        others = np.delete(x, x.argmax())  # the best moves the border along
+        edge = min(edge, float(np.abs(others - least).min(initial=np.inf)))
         cut = max(cut, least)
     return min(cut, best), edge
 
@@ -164,6 +168,8 @@ def _nucleus(x: Floats, best: np.float32, cut: np.float32, top_p: int) -> tuple[
     above = int(np.searchsorted(-ordered, -threshold, side="left"))
     below = int(np.searchsorted(-ordered, -threshold, side="right"))
     distance = min(limit - int(before[above]), total - limit) / total
+    if below - 1 > above and before[below - 1] >= limit:
+        distance = 0.0  # of equal scores the last is kept only for being equal
     if below < ordered.size:
         gap = float(threshold - ordered[below])
         distance = min(distance, (int(before[below]) - limit) / total, gap / 2)

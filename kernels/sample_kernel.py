@@ -108,7 +108,8 @@ def _scale_kernel(
     temperature = tl.load(temperature_ptr + row)
     divisor = tl.where(temperature == 0.0, 1.0, temperature)
     logits = tl.load(logits_ptr + row * vocab + token, mask=exists, other=0.0)
-    tl.store(x_ptr + row * vocab + token, tl.div_rn(logits, divisor + logits * 0.0), mask=exists)
+    divisors = tl.full((BLOCK,), 1.0, tl.float32) * divisor
+    tl.store(x_ptr + row * vocab + token, tl.div_rn(logits, divisors), mask=exists)
 
 
 @triton.jit
@@ -134,10 +135,9 @@ def _penalise_kernel(
         index = start + tl.arange(0, BLOCK)
         token = tl.load(preceding_ptr + index, mask=index < last, other=0)
         logits = tl.load(logits_ptr + row * vocab + token, mask=index < last, other=0.0)
-        lowered = tl.where(
-            logits > 0.0, tl.div_rn(logits, penalty + logits * 0.0), logits * penalty
-        )
-        x = tl.div_rn(lowered, divisor + lowered * 0.0)
+        ones = tl.full((BLOCK,), 1.0, tl.float32)
+        lowered = tl.where(logits > 0.0, tl.div_rn(logits, ones * penalty), logits * penalty)
+        x = tl.div_rn(lowered, ones * divisor)
         tl.store(x_ptr + row * vocab + token, x, mask=index < last)
 
 
@@ -219,8 +219,12 @@ def _nucleus(x_ptr, vocab, best, cut, top_p, table_ptr, BLOCK: tl.constexpr):
         lower = tl.where((x >= floor) & (x < threshold), x, float("-inf"))
         next_lower = tl.maximum(next_lower, tl.max(lower, 0))
     distance = tl.minimum(limit - above, total - limit).to(tl.float32) / total.to(tl.float32)
+    reached = total - _mass_below(x_ptr, vocab, best, floor, threshold, table_ptr, BLOCK)
+    before_last = reached - softmax_weights(threshold - best, table_ptr)
+    # of equal scores the last may be kept only for being equal
+    is_shared = (before_last >= limit) & (before_last > above)
+    distance = tl.where(is_shared, 0.0, distance)
     if next_lower > float("-inf"):
-        reached = total - _mass_below(x_ptr, vocab, best, floor, threshold, table_ptr, BLOCK)
         beyond = (reached - limit).to(tl.float32) / total.to(tl.float32)
         distance = tl.minimum(distance, tl.minimum(beyond, (threshold - next_lower) / 2))
     return threshold, 2 * distance
@@ -251,14 +255,26 @@ def _mass_below(x_ptr, vocab, best, floor, threshold, table_ptr, BLOCK: tl.const
 
 
 @triton.jit
-def _distance_to(x_ptr, vocab, border, BELOW: tl.constexpr, BLOCK: tl.constexpr):
-    """Distance from `border` to the nearest score, or to the nearest below it."""
+def _num_from(x_ptr, vocab, cut, BLOCK: tl.constexpr):
+    """How many scores are `cut` or better."""
+    count = tl.zeros((BLOCK,), tl.int32)
+    for start in range(0, vocab, BLOCK):
+        token = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + token, mask=token < vocab, other=float("-inf"))
+        count += ((token < vocab) & (x >= cut)).to(tl.int32)
+    return tl.sum(count, 0)
+
+
+@triton.jit
+def _distance_to(x_ptr, vocab, border, skipped, BELOW: tl.constexpr, BLOCK: tl.constexpr):
+    """Distance from `border` to the nearest score but the `skipped` token's, or to the nearest
+    below it."""
     nearest = tl.full((BLOCK,), float("inf"), tl.float32)
     for start in range(0, vocab, BLOCK):
         token = start + tl.arange(0, BLOCK)
         x = tl.load(x_ptr + token, mask=token < vocab, other=float("-inf"))
         away = border - x if BELOW else tl.abs(border - x)
-        counts = (token < vocab) & (x < border) if BELOW else token < vocab
+        counts = (token < vocab) & (x < border if BELOW else token != skipped)
         nearest = tl.where(counts, tl.minimum(nearest, away), nearest)
     return tl.min(nearest, 0)
 
@@ -297,7 +313,9 @@ def _choose_kernel(
             if (top_k > 0) & (top_k < vocab):
                 lowest = tl.full((), _LOWEST_KEY, tl.int64)
                 cut = _lowest_cut(x_ptr, vocab, best, lowest, top_k, weight_table_ptr, True, BLOCK)
-                edge = _distance_to(x_ptr, vocab, cut, True, BLOCK)
+                edge = _distance_to(x_ptr, vocab, cut, -1, True, BLOCK)
+                is_shared = _num_from(x_ptr, vocab, cut, BLOCK) > top_k
+                edge = tl.where(is_shared, 0.0, edge)  # equal scores have the last place
             top_p = tl.load(top_p_ptr + row)
             if top_p < _TOP_P_OFF:
                 nucleus, distance = _nucleus(
@@ -308,7 +326,8 @@ def _choose_kernel(
             log_min_p = tl.load(log_min_p_ptr + row)
             if log_min_p > float("-inf"):
                 least = best + log_min_p
-                edge = tl.minimum(edge, _distance_to(x_ptr, vocab, least, False, BLOCK))
+                away = _distance_to(x_ptr, vocab, least, token, False, BLOCK)
+                edge = tl.minimum(edge, away)  # the best moves the border along
                 cut = tl.maximum(cut, least)
             cut = tl.minimum(cut, best)
             key_first = tl.load(keys_ptr + 2 * row)
@@ -318,6 +337,7 @@ def _choose_kernel(
             )
             margin = (noised - second) * temperature
             edge *= temperature
+            has_nan |= tl.abs(best) == float("inf")
     tl.store(tokens_ptr + row, token.to(tl.int64))
     tl.store(margins_ptr + row, tl.where(has_nan, float("nan"), margin))
     tl.store(edge_margins_ptr + row, edge)

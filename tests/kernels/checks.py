@@ -305,6 +305,7 @@ def check_sample(device: str, vocab: int, is_greedy: bool = False) -> None:
     )
     logits = 3 * torch.randn(num_rows, vocab)
     logits[::2] = logits[::2].round()  # many equal scores
+    logits[:, 1::3] = -torch.inf  # masked tokens
     draft = torch.full((num_rows,), NO_DRAFT)
     draft[:-1] = sample_and_verify_reference(logits, draft, on_cpu).tokens[:-1]
     draft[2], draft[5] = NO_DRAFT, (draft[5] + 1) % vocab  # a run's end, and a wrong draft

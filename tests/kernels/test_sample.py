@@ -46,7 +46,7 @@ def params(
 
 def sample(logits: torch.Tensor, draft: list[int] | None = None, **settings: float) -> Sampled:
     num_rows = logits.shape[0]
-    drafted = torch.tensor(draft or [NO_DRAFT] * num_rows)
+    drafted = torch.tensor(draft or [NO_DRAFT] * num_rows, dtype=torch.int64)
     return sample_and_verify(logits, drafted, params(num_rows, **settings))  # type: ignore[arg-type]
 
 
@@ -216,12 +216,15 @@ def test_a_draft_holds_up_to_its_first_wrong_token() -> None:
     top_p=st.sampled_from([1.0, 0.8]),
     min_p=st.sampled_from([0.0, 0.1]),
     temperature=st.sampled_from([0.0, 0.8]),
+    step=st.sampled_from([0.0, 0.5]),
 )
 def test_a_change_below_the_margins_changes_no_token(
-    seed: int, top_k: int, top_p: float, min_p: float, temperature: float
+    seed: int, top_k: int, top_p: float, min_p: float, temperature: float, step: float
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(4, 50, generator=generator) * 2
+    if step:  # many equal scores
+        logits = (logits / step).round() * step
     settings = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "temperature": temperature}
     result = sample(logits, seed=seed, **settings)
     room = torch.minimum(result.margins, result.edge_margins).clamp(max=1.0)
@@ -230,6 +233,34 @@ def test_a_change_below_the_margins_changes_no_token(
     shaken = sample(logits + shake, seed=seed, **settings)
     safe = room > 1e-4
     assert shaken.tokens[safe].tolist() == result.tokens[safe].tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "edge"),
+    [
+        ({"top_k": 1}, 0.0),  # either of the equals could be the one that is kept
+        ({"top_k": 2}, 1.0),
+        ({"top_p": 0.4}, 0.0),
+        ({"min_p": 1.0}, 0.0),
+    ],
+)
+def test_equal_scores_at_a_truncation_are_a_tie(options: dict[str, float], edge: float) -> None:
+    result = sample(torch.tensor([[2.0, 2.0, 1.0]]), temperature=1.0, **options)
+    assert result.edge_margins.tolist() == [edge]
+
+
+def test_the_best_alone_is_no_tie_with_itself() -> None:
+    result = sample(torch.tensor([[2.0, 1.0, 1.0]]), temperature=1.0, min_p=1.0)
+    assert result.edge_margins.tolist() == [1.0]
+
+
+def test_a_score_that_overflows_has_no_margin() -> None:
+    logits = torch.tensor([[3e38, 1.0], [-math.inf, -math.inf]])
+    assert sample(logits, temperature=0.5).margins.isnan().all()
+
+
+def test_no_rows_give_no_tokens() -> None:
+    assert sample(torch.zeros(0, 5)).tokens.tolist() == []
 
 
 def test_a_row_with_nan_has_no_margin() -> None:
