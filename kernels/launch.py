@@ -52,7 +52,9 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> No
 @cache
 def overlaps() -> bool:
     """Whether a kernel may be started before the one in front of it has ended (from Hopper on)."""
-    return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
+    if triton.knobs.runtime.interpret or not torch.cuda.is_available():
+        return False  # the interpreter has no such instructions
+    return torch.cuda.get_device_capability() >= (9, 0)
 
 
 @triton.jit
