@@ -16,6 +16,8 @@ from kernels.noise import row_key
 from kernels.sample import NO_DRAFT, TOP_P_BITS, TOP_P_OFF, Sampled, SampleParams, sample_and_verify
 from llm_engine.events import SamplingParams, TurnId
 
+MIN_TEMPERATURE = 0.01  # below it the best always wins, and scores divided by less may overflow
+
 
 class BadSamplingParams(ValueError):
     """A sampling setting is outside its range; names the setting and the value."""
@@ -65,7 +67,7 @@ def check_sampling(params: SamplingParams) -> None:
         ("top_k", params.top_k >= 0),
         ("top_p", 0 < params.top_p <= 1),
         ("min_p", 0 <= params.min_p <= 1),
-        ("repetition_penalty", 0 < params.repetition_penalty < math.inf),
+        ("repetition_penalty", 0.1 <= params.repetition_penalty <= 10),
         ("max_tokens", params.max_tokens >= 1),
     ):
         if not is_good:
@@ -95,6 +97,8 @@ def row_params(rows: Sequence[SampleRow], device: torch.device) -> SampleParams:
     for tokens in preceding:
         starts.append(starts[-1] + len(tokens))
     keys = [row_key(row.seed, row.turn, row.reply_index) for row in rows]
+    temperatures = [s.temperature if s.temperature >= MIN_TEMPERATURE else 0.0 for s in settings]
+    is_plain = all(s.repetition_penalty == 1 for s in settings)
 
     def floats(values: list[float]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.float32, device=device)
@@ -103,8 +107,8 @@ def row_params(rows: Sequence[SampleRow], device: torch.device) -> SampleParams:
         return torch.tensor(values, dtype=torch.int64, device=device)
 
     return SampleParams(
-        is_greedy=all(s.temperature == 0 and s.repetition_penalty == 1 for s in settings),
-        temperature=floats([s.temperature for s in settings]),
+        is_greedy=is_plain and not any(temperatures),
+        temperature=floats(temperatures),
         top_k=integers([s.top_k for s in settings]),
         top_p=integers([_top_p_units(s.top_p) for s in settings]),
         log_min_p=floats([math.log(s.min_p) if s.min_p > 0 else -math.inf for s in settings]),

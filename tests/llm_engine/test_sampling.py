@@ -87,6 +87,12 @@ def test_logits_that_are_no_numbers_are_refused_with_their_row() -> None:
         sample_rows(logits, rows)
 
 
+def test_a_temperature_too_low_to_divide_by_is_greedy() -> None:
+    logits = torch.tensor([[1.0, 3.0, 2.0]])
+    (row,) = sample_rows(logits, [SampleRow(SamplingParams(temperature=1e-38), 0, 0, 0)])
+    assert (row.token_id, row.margin) == (1, 1.0)
+
+
 @pytest.mark.parametrize(
     ("params", "named"),
     [
@@ -98,6 +104,7 @@ def test_logits_that_are_no_numbers_are_refused_with_their_row() -> None:
         (SamplingParams(top_p=1.01), "top_p is 1.01"),
         (SamplingParams(min_p=-0.5), "min_p is -0.5"),
         (SamplingParams(repetition_penalty=0.0), "repetition_penalty is 0.0"),
+        (SamplingParams(repetition_penalty=1e-30), "repetition_penalty is 1e-30"),
         (SamplingParams(max_tokens=0), "max_tokens is 0"),
     ],
 )
