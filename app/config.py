@@ -15,6 +15,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.errors import BadConfig
 from app.timeline import Prices
+from llm_engine.engine_config import KVDtype
 
 Dtype = Literal["auto", "float32", "bfloat16", "int8", "int4"]
 
@@ -49,6 +50,8 @@ class AppConfig(BaseSettings):
     # finals whose mean log probability is below it are decoded again, slowly; None: never
     second_opinion_below: float | None = Field(default=None, le=0.0)
     dtype: Dtype = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # of the language model; auto: a GPU's if any
+    kv_dtype: KVDtype = "float"  # int8: half the memory of 16 bits per token
     prompt: str | None = None  # a prompt file; None: the default voice-assistant prompt
     speech: Literal["hibari", "none"] = "hibari"
 

@@ -119,8 +119,8 @@ def _load_mind(config: AppConfig, clock: Callable[[], float]) -> tuple[Engine, C
 
     path = resolve_llm(config.llm)
     tokenizer = Tokenizer(path)
-    model = load_model(path, config.dtype, num_threads=config.threads.engine)
-    engine = Engine(model, tokenizer, EngineConfig(), clock)
+    model = load_model(path, config.dtype, config.device, config.threads.engine)
+    engine = Engine(model, tokenizer, EngineConfig(kv_dtype=config.kv_dtype), clock)
     engine.warm_up()
     return engine, ChatTemplate(tokenizer)
 

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernels.errors import PassAbandoned
 from llm_engine.breaker import CircuitBreaker
@@ -183,9 +183,14 @@ class Engine:
         """
         self._runner.warm_up()
         token = min(self._tokenizer.sentence_end_ids, default=0)
-        for num_tokens in (1, 4, 16, 48, 1):
+        plain = SamplingParams(max_tokens=2)
+        mixed = replace(plain, temperature=0.8, top_k=9, top_p=0.9, min_p=0.1, repetition_penalty=2)
+        calls = [(num_tokens, plain) for num_tokens in (1, 4, 16, 48, 1)] + [(1, mixed)]
+        if self._runner.model.device.type == "cuda":  # where each size is compiled by itself
+            calls += [(self.config.max_step_tokens, plain)]
+        for num_tokens, sampling in calls:
             segments = (Segment("warm-up", "history", (token,) * num_tokens),)
-            config = SessionConfig(sampling=SamplingParams(max_tokens=2))
+            config = SessionConfig(sampling=sampling)
             session_id = self.open(config, lambda event: None)
             self.commit(session_id, Snapshot(0, segments))
             while self.step() is not None:

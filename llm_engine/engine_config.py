@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+KVDtype = Literal["float", "int8"]
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
@@ -16,7 +18,7 @@ class EngineConfig:
     )
     min_reply_tokens: int = 64  # room that the longest prompt leaves for its reply
     num_rows: int = 16_384  # of the KV arena; memory is touched only where rows are used
-    kv_dtype: Literal["float", "int8"] = "float"  # int8: half the memory of 16 bits
+    kv_dtype: KVDtype = "float"  # int8: half the memory of 16 bits
     slot_rows: int = 32  # smallest extent of a slot and of a reply; both double
     max_step_tokens: int = 256  # per step of committed work
     max_speculative_step_s: float = 0.020  # a commit waits at most this long for speculation

@@ -22,7 +22,7 @@ from kernels.rope import rope_and_write_kv
 from kernels.segment_attention import AttentionTable, segment_attention
 from kernels.swiglu import swiglu
 from llm_engine.batch import Batch
-from llm_engine.config import ModelConfig
+from llm_engine.config import ModelConfig, ModelError
 from llm_engine.fast_pass import FastPass
 from llm_engine.rotary import RotaryTable
 from llm_engine.weights import (
@@ -213,6 +213,22 @@ def _split(
     return state
 
 
+class DeviceUnavailable(ModelError):
+    """The model was to run where this machine has nothing to run it on."""
+
+
+def resolve_device(name: torch.device | str) -> torch.device:
+    """ "auto": the first CUDA device if there is one, else the CPU. Raises DeviceUnavailable."""
+    has_cuda = torch.cuda.is_available()
+    if name == "auto":
+        return torch.device("cuda" if has_cuda else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and not has_cuda:
+        built = "" if torch.version.cuda else ", and this torch is built without CUDA"
+        raise DeviceUnavailable(f"device {str(name)!r}: no CUDA device is found{built}; use 'cpu'")
+    return device
+
+
 def load_model(
     path: Path,
     dtype: WeightDtype = "auto",
@@ -221,18 +237,19 @@ def load_model(
 ) -> Model:
     """A model from a .gguf file, or from a folder with config.json and *.safetensors.
 
-    `num_threads` is for passes on the CPU; None: `default_num_threads()`. Torch itself is left one
-    thread where the CPU pass does the work.
+    `device` may be "auto". `num_threads` is for passes on the CPU; None: `default_num_threads()`.
+    Torch itself is left one thread where the CPU pass does the work.
 
     Raises:
         ModelFileError: files or tensors are missing, damaged or of the wrong shape.
         BadGGUF: the GGUF file is truncated or corrupt.
         UnsupportedModel: architecture, RoPE scaling, activation or dtype is not supported.
         BadModelConfig: the description lacks a value or holds an impossible one.
+        DeviceUnavailable: there is no such device.
     """
     from llm_engine.checkpoint import open_model  # a GPU check without files needs none of it
 
-    where = torch.device(device)
+    where = resolve_device(device)
     num_threads = num_threads or default_num_threads()
     # Torch's threads wait for each other by spinning: on busy cores that made loading ten times as
     # slow, and beside the CPU pass, which has its own threads, they have nothing to do.

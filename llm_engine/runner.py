@@ -7,6 +7,7 @@ from collections.abc import Sequence as Seq
 
 import torch
 
+from kernels.dispatch import forced_backend
 from kernels.kv import KVArena
 from kernels.rope_shift import rope_shift
 from llm_engine.batch import Batch
@@ -44,6 +45,7 @@ class Runner:
         """What is compiled once on a GPU, before a caller waits for it."""
         if self._graphs is not None:
             self._graphs.warm_up()
+            self._shift(0, 1, 1)  # no row is in use yet
 
     def move(self, moves: Moves) -> None:
         """Copy and shift rows; all sources are read before a target is written."""
@@ -101,7 +103,9 @@ class Runner:
         return outcomes
 
     def _forward(self, batch: Batch, may_go_on: Callable[[], bool] | None) -> torch.Tensor:
-        replayed = None if self._graphs is None else self._graphs.forward(batch)
+        # a graph holds the kernels: it is no way to run the references
+        graphs = None if forced_backend() == "torch" else self._graphs
+        replayed = None if graphs is None else graphs.forward(batch)
         return self.model.forward(batch, self.arena, may_go_on) if replayed is None else replayed
 
     def _end_probability(self, logits: torch.Tensor) -> float:

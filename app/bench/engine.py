@@ -22,6 +22,7 @@ from app.bench.engine_peers import installed_peers, peer_figures
 from app.model_store import resolve_llm
 from llm_engine.chat import ChatTemplate
 from llm_engine.engine import Engine
+from llm_engine.engine_config import EngineConfig, KVDtype
 from llm_engine.events import (
     EngineEvent,
     ReplyDelta,
@@ -57,6 +58,8 @@ RECORDED = Path(__file__).parent / "partials.json"  # by scripts/record_partials
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--llm", default=None, help="model: an id, a path, a hub id")
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16, int8 or int4")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--kv-dtype", choices=("float", "int8"), default="float")
     parser.add_argument("--threads", type=count, default=2)
     parser.add_argument("--repeats", type=count, default=5)
     parser.add_argument(
@@ -68,6 +71,8 @@ def run_command(arguments: argparse.Namespace) -> dict[str, Any]:
     return run(
         resolve_llm(arguments.llm),
         dtype=arguments.dtype,
+        device=arguments.device,
+        kv_dtype=arguments.kv_dtype,
         num_threads=arguments.threads,
         repeats=arguments.repeats,
         with_peers=not arguments.no_peers,
@@ -78,17 +83,20 @@ def run(
     path: Path,
     *,
     dtype: str = "auto",
+    device: str = "auto",
+    kv_dtype: KVDtype = "float",
     num_threads: int = 2,
     repeats: int = 5,
     with_peers: bool = True,
 ) -> dict[str, Any]:
     """All scenarios of docs/engine.md. Raises ModelError when the model cannot be loaded."""
     tokenizer = Tokenizer(path)
-    model = load_model(path, cast(WeightDtype, dtype), num_threads=num_threads)
-    engine = Engine(model, tokenizer)
+    model = load_model(path, cast(WeightDtype, dtype), device, num_threads)
+    engine = Engine(model, tokenizer, EngineConfig(kv_dtype=kv_dtype))
     engine.warm_up()
     bench = EngineBench(engine, tokenizer, repeats)
     figures: dict[str, Any] = {"model": path.name, "dtype": dtype, "num_threads": num_threads}
+    figures |= {"device": model.device.type, "kv_dtype": kv_dtype}
     figures["commit_ready_ms"] = round(bench.commit_ready_ms(), 3)
     figures |= bench.tail_revision()
     figures |= bench.middle_edit()

@@ -29,7 +29,7 @@ from app.runtime import Runtime
 from app.virtual import Costs, VirtualClock
 from asr.errors import AudioError
 
-CONFIG_OPTIONS = ("llm", "asr", "dtype", "prompt", "seed", "temperature")
+CONFIG_OPTIONS = ("llm", "asr", "dtype", "device", "prompt", "seed", "temperature")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -50,6 +50,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--llm")
     parser.add_argument("--asr")
     parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16", "int8", "int4"))
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), help="of the language model")
     parser.add_argument("--prompt", metavar="FILE")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--temperature", type=float)

@@ -22,6 +22,7 @@ CONFIG_OPTIONS = (
     "llm",
     "asr",
     "dtype",
+    "device",
     "prompt",
     "speech",
     "seed",
@@ -37,6 +38,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--llm", help="model id, GGUF file, folder or Hugging Face id")
     parser.add_argument("--asr", help="model id, folder or Hugging Face id")
     parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16", "int8", "int4"))
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), help="of the language model")
     parser.add_argument("--prompt", metavar="FILE", help="what the assistant is told")
     parser.add_argument("--speech", choices=("hibari", "none"), help="none: text only")
     parser.add_argument("--seed", type=int)

@@ -28,3 +28,10 @@ def test_a_corrupt_model_file_is_a_typed_error(tmp_path: Path) -> None:
     broken.write_bytes(b"GGUF" + b"\x00" * 100)
     with pytest.raises((ModelNotFound, EngineError, ValueError), match="broken"):
         Runtime.load(AppConfig(llm=str(broken)))
+
+
+@pytest.mark.models
+def test_the_engine_is_what_the_configuration_says(smollm2_path: Path) -> None:
+    runtime = Runtime.load(AppConfig(device="cpu", kv_dtype="int8", speech="none"))
+    assert runtime.engine.config.kv_dtype == "int8"
+    assert runtime.engine.stats().num_sessions == 0

@@ -4,7 +4,12 @@ import pytest
 import torch
 
 from llm_engine.batch import Batch, ExtentView
-from llm_engine.model import default_num_threads, load_model
+from llm_engine.model import (
+    DeviceUnavailable,
+    default_num_threads,
+    load_model,
+    resolve_device,
+)
 from llm_engine.random_model import RANDOM_FAMILIES, random_model
 from llm_engine.transformers_peer import twin_of
 from tests.llm_engine.twin import one_sequence, twin_logits
@@ -130,3 +135,10 @@ def test_threads_follow_the_environment(monkeypatch):
     for nothing in ("", "0", "many"):
         monkeypatch.setenv("OMP_NUM_THREADS", nothing)
         assert default_num_threads() >= 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a machine without a GPU")
+def test_a_device_that_is_not_there_is_refused_by_name(tmp_path):
+    assert resolve_device("auto") == resolve_device("cpu") == torch.device("cpu")
+    with pytest.raises(DeviceUnavailable, match="'cuda'.*use 'cpu'"):
+        load_model(tmp_path, device="cuda")
