@@ -18,12 +18,34 @@ INT8_LEVELS = 127  # symmetric: -127 .. 127
 
 @dataclass(frozen=True, slots=True)
 class LayerKV:
-    """One layer's rows. Of int8 rows, element d is worth `keys[r, h, d] * key_scales[r, h]`."""
+    """One layer's rows. Of int8 rows, element d is worth `keys[r, h, d] * key_scales[r, h]`.
+
+    Raises:
+        KernelArgumentError: the tensors are not of one shape, or scales and dtype do not agree.
+    """
 
     keys: torch.Tensor  # [R, Hkv, D]
     values: torch.Tensor  # [R, Hkv, D]
     key_scales: torch.Tensor | None = None  # [R, Hkv] float32, int8 rows only
     value_scales: torch.Tensor | None = None  # [R, Hkv] float32, int8 rows only
+
+    def __post_init__(self) -> None:
+        keys, values = self.keys, self.values
+        require(
+            keys.dim() == 3 and values.shape == keys.shape and values.dtype == keys.dtype,
+            f"keys {tuple(keys.shape)} {keys.dtype} and values {tuple(values.shape)} "
+            f"{values.dtype} must both be [R, Hkv, D] of one dtype",
+        )
+        for name, scales in (("key", self.key_scales), ("value", self.value_scales)):
+            require(
+                (scales is not None) == (keys.dtype == torch.int8),
+                f"rows of {keys.dtype} {'need' if scales is None else 'have no'} {name} scales",
+            )
+            require(
+                scales is None
+                or (scales.shape == keys.shape[:2] and scales.dtype == torch.float32),
+                f"{name} scales must be float32 {tuple(keys.shape[:2])}",
+            )
 
     @property
     def is_quantised(self) -> bool:

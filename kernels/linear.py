@@ -44,11 +44,19 @@ class DenseWeight:
 
 @dataclass(frozen=True, slots=True)
 class Int8Weight:
-    """w[n, k] = q[n, k] * scale[n, k // 32]."""
+    """w[n, k] = q[n, k] * scale[n, k // 32].
+
+    Raises:
+        KernelArgumentError: the tensors are not as below, or not contiguous.
+    """
 
     q: torch.Tensor  # [N, K] int8
     scale: torch.Tensor  # [N, G] float16 or float32
     bias: torch.Tensor | None = None  # [N]
+
+    def __post_init__(self) -> None:
+        _require_stored("q", self.q, torch.int8, GROUP)
+        _require_scales(self.q.shape[0], self.shape[1], scale=self.scale)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -72,12 +80,19 @@ class Int4Weight:
     Byte j (0..15) of a group holds q of element j in its low and of element j + 16 in its high
     half: packed[n, g * 16 + j] = q[n, g * 32 + j] | q[n, g * 32 + j + 16] << 4 (the order of GGUF's
     Q4_1).
+
+    Raises:
+        KernelArgumentError: the tensors are not as below, or not contiguous.
     """
 
     packed: torch.Tensor  # [N, K/2] uint8
     scale: torch.Tensor  # [N, G] float16 or float32
     minimum: torch.Tensor  # [N, G], dtype of scale
     bias: torch.Tensor | None = None  # [N]
+
+    def __post_init__(self) -> None:
+        _require_stored("packed", self.packed, torch.uint8, GROUP // 2)
+        _require_scales(self.packed.shape[0], self.shape[1], scale=self.scale, minimum=self.minimum)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -92,6 +107,29 @@ class Int4Weight:
 
     def rows(self, index: torch.Tensor) -> torch.Tensor:
         return _from_int4(self.packed[index], self.scale[index], self.minimum[index])
+
+
+def _require_stored(name: str, data: torch.Tensor, dtype: torch.dtype, group_bytes: int) -> None:
+    require(
+        data.dim() == 2
+        and data.shape[1] % group_bytes == 0
+        and data.dtype == dtype
+        and data.is_contiguous(),
+        f"{name} must be contiguous {dtype} [N, a multiple of {group_bytes}], "
+        f"got {data.dtype} {tuple(data.shape)}",
+    )
+
+
+def _require_scales(num_outputs: int, num_inputs: int, **scales: torch.Tensor) -> None:
+    shape = (num_outputs, num_inputs // GROUP)
+    for name, tensor in scales.items():
+        require(
+            tensor.shape == shape
+            and tensor.dtype in (torch.float16, torch.float32)
+            and tensor.is_contiguous(),
+            f"{name} must be contiguous float16 or float32 {shape}, "
+            f"got {tensor.dtype} {tuple(tensor.shape)}",
+        )
 
 
 LinearWeight = DenseWeight | Int8Weight | Int4Weight

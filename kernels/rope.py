@@ -238,7 +238,7 @@ def rope_and_write_kv(
     )
     require(
         cache.keys.dtype in FLOAT_KV_DTYPES or cache.is_quantised,
-        f"arena of {cache.keys.dtype} without scales",
+        f"arena of {cache.keys.dtype}; rows are float32, bfloat16, float16 or int8",
     )
     if backend_for(q) == "torch":
         return rope_and_write_kv_reference(q, k, v, cos, sin, rows, cache)

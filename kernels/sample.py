@@ -218,10 +218,11 @@ def sample_and_verify(logits: torch.Tensor, draft: torch.Tensor, params: SampleP
         draft.shape == (num_rows,) and draft.dtype == torch.int64,
         f"draft must be [{num_rows}] int64, got {tuple(draft.shape)} {draft.dtype}",
     )
-    require(
-        params.keys.shape == (num_rows, 2) and params.preceding_start.shape == (num_rows + 1,),
-        f"params are of {params.keys.shape[0]} rows, logits of {num_rows}",
-    )
+    shapes = {"keys": (num_rows, 2), "preceding_start": (num_rows + 1,)}
+    for name in ("temperature", "top_k", "top_p", "log_min_p", "penalty", *shapes):
+        shape = tuple(getattr(params, name).shape)
+        wanted = shapes.get(name, (num_rows,))
+        require(shape == wanted, f"{name} must be {wanted} for {num_rows} rows, got {shape}")
     if backend_for(logits) == "torch":
         return sample_and_verify_reference(logits, draft, params)
     tokens, margins, edge_margins, accepted = choose_and_accept(

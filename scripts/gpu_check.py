@@ -2,11 +2,12 @@
 
     python3 scripts/gpu_check.py [--json FILE] [--quick] [--only checks,engine,kernels,models]
 
-Uses that machine's own torch and triton. Exit code 0: every check passed; 1: one failed; 3: there
-is no CUDA device. Correctness is the code of tests/kernels/checks.py: float64 references, fresh
-inputs, outputs allocated as NaN; and random lives of sessions, compared with the CPU. These run in
-many processes, for compiling takes most of the time. Times are medians with the L2 cache cleared
-before each run, beside what the measured copy bandwidth or matmul rate would allow.
+Uses that machine's own torch and triton; the lives of sessions need `tokenizers`, too. Exit code 0:
+every check passed; 1: one failed; 3: there is no CUDA device. Correctness is the code of
+tests/kernels/checks.py: float64 references, fresh inputs, outputs allocated as NaN; and random lives
+of sessions, compared with the CPU. These run in many processes, for compiling takes most of the
+time. Times are medians with the L2 cache cleared before each run, beside what the measured copy
+bandwidth or matmul rate would allow.
 """
 
 from __future__ import annotations
@@ -200,13 +201,13 @@ def models_of(family: str) -> tuple[Model, Model]:
 
 def run_life(life: Life) -> tuple[str | None, int, int]:
     """A life on the GPU: every reply equals the CPU's but for ties; -> failure, replies, ties."""
-    from tests.llm_engine.engine_rig import first_difference, make_engine
-    from tests.llm_engine.histories import play, replay_commits
-
     replies = ties = 0
 
     def compare() -> None:
         nonlocal replies, ties
+        from tests.llm_engine.engine_rig import first_difference, make_engine
+        from tests.llm_engine.histories import play, replay_commits
+
         on_gpu, on_cpu = models_of(life.family)
         for caller in play(make_engine(on_gpu), life.seed, 16, **life.settings):
             plain = replay_commits(make_engine(on_cpu), caller.answers, **life.settings)

@@ -1,4 +1,4 @@
-"""Repairs to Triton 3.9's interpreter, which has no bfloat16 arithmetic of its own.
+"""Repairs to Triton 3.7's interpreter, which has no bfloat16 arithmetic of its own.
 
 It keeps bfloat16 as 16-bit integers: `tl.dot` multiplies those integers, and rounding float32 to
 bfloat16 cuts the low bits off. On a GPU the product is exact in float32 and rounding is to nearest,

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kernels.errors import KernelArgumentError
-from kernels.kv import KVArena, dequantise_rows, quantise_rows
+from kernels.kv import KVArena, LayerKV, dequantise_rows, quantise_rows
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int8])
@@ -51,3 +51,19 @@ def test_int8_rows_are_within_half_a_step_of_the_values(shape):
 def test_a_row_of_zeros_stays_zeros():
     q, scale = quantise_rows(torch.zeros(2, 3, 4))
     assert not q.any() and not scale.any()
+
+
+def test_a_layer_whose_tensors_do_not_fit_is_refused():
+    keys, scales = torch.zeros(4, 2, 8), torch.zeros(4, 2)
+    whole = torch.zeros(4, 2, 8, dtype=torch.int8)
+    LayerKV(keys, keys)
+    LayerKV(whole, whole, scales, scales)
+    for parts, named in (
+        ((keys, keys[:3]), "one dtype"),
+        ((keys, keys.half()), "one dtype"),
+        ((whole, whole), "int8 need key scales"),
+        ((keys, keys, scales, scales), "float32 have no key scales"),
+        ((whole, whole, scales[:3], scales), "key scales must be"),
+    ):
+        with pytest.raises(KernelArgumentError, match=named):
+            LayerKV(*parts)

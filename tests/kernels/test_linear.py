@@ -122,3 +122,33 @@ def test_arguments_that_do_not_fit_are_refused():
     with pytest.raises(KernelArgumentError, match="bias"):
         linear(torch.zeros(2, 4), DenseWeight(torch.zeros(3, 4), torch.zeros(2)))
     assert Int8Weight(torch.zeros(2, 32, dtype=torch.int8), torch.ones(2, 1)).shape == (2, 32)
+
+
+@pytest.mark.parametrize(
+    ("parts", "named"),
+    [
+        ({"q": torch.zeros(2, 33, dtype=torch.int8)}, "q must be"),
+        ({"q": torch.zeros(2, 64)}, "q must be"),
+        ({"q": torch.zeros(64, 2, dtype=torch.int8).T}, "q must be contiguous"),
+        ({"scale": torch.zeros(2, 1)}, "scale must be"),  # would be read past its end
+        ({"scale": torch.zeros(2, 2, dtype=torch.float64)}, "scale must be"),
+        ({"scale": torch.zeros(2, 2).T}, "scale must be contiguous"),
+    ],
+)
+def test_int8_weights_whose_parts_do_not_fit_are_refused(parts, named):
+    good = {"q": torch.zeros(2, 64, dtype=torch.int8), "scale": torch.zeros(2, 2)}
+    Int8Weight(**good)
+    with pytest.raises(KernelArgumentError, match=named):
+        Int8Weight(**(good | parts))
+
+
+def test_int4_weights_whose_parts_do_not_fit_are_refused():
+    packed, scale = torch.zeros(2, 32, dtype=torch.uint8), torch.zeros(2, 2)
+    Int4Weight(packed, scale, scale)
+    for parts, named in (
+        ((packed[:, :20], scale, scale), "packed must be"),
+        ((packed, scale[:1], scale), "scale must be"),
+        ((packed, scale, scale[:, :1]), "minimum must be"),
+    ):
+        with pytest.raises(KernelArgumentError, match=named):
+            Int4Weight(*parts)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -294,3 +295,10 @@ def test_shapes_and_dtypes_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(KernelArgumentError):
         sample_and_verify(logits, draft, params(num_rows))
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_k", "top_p", "log_min_p", "penalty"])
+def test_settings_of_another_number_of_rows_are_refused_by_name(name: str) -> None:
+    short = replace(params(3), **{name: getattr(params(2), name)})  # type: ignore[arg-type]
+    with pytest.raises(KernelArgumentError, match=name):
+        sample_and_verify(torch.zeros(3, 4), torch.zeros(3, dtype=torch.int64), short)
