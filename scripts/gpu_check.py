@@ -4,9 +4,9 @@
 
 Uses that machine's own torch and triton; the lives of sessions need `tokenizers`, too. Exit code 0:
 every check passed; 1: one failed; 3: there is no CUDA device. Correctness is the code of
-tests/kernels/checks.py: float64 references, fresh inputs, outputs allocated as NaN; and random lives
-of sessions, compared with the CPU. These run in many processes, for compiling takes most of the
-time. Times are medians with the L2 cache cleared before each run, beside what the measured copy
+tests/kernels/checks.py: float64 references, fresh inputs, outputs allocated as NaN; and random
+lives of sessions, compared with the CPU. These run in many processes, for compiling takes most of
+the time. Times are medians with the L2 cache cleared before each run, beside what the measured copy
 bandwidth or matmul rate would allow.
 """
 
