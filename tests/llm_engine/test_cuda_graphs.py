@@ -123,3 +123,12 @@ def test_a_step_beyond_the_buckets_is_not_replayed() -> None:
     pieces = [ExtentView(row, 1, row) for row in range(EXTENTS_PER_TOKEN + 1)]
     scattered = step(([1], EXTENTS_PER_TOKEN, pieces), wanted=[0])
     assert graphs.forward(scattered) is None
+
+
+def test_a_step_beyond_the_known_positions_is_not_replayed() -> None:
+    model = random_model("llama2", 0)
+    graphs = StepGraphs(model, model.new_arena(NUM_ROWS), NUM_ROWS - 1, MAX_POSITIONS, as_it_is)
+    last = step(([1], MAX_POSITIONS - 1, [ExtentView(0, 1, MAX_POSITIONS - 1)]), wanted=[0])
+    beyond = step(([1], MAX_POSITIONS, [ExtentView(0, 1, MAX_POSITIONS)]), wanted=[0])
+    assert graphs.forward(last) is not None
+    assert graphs.forward(beyond) is None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from kernels.dispatch import use_backend
 from llm_engine.batch import Batch, ExtentView
+from llm_engine.cuda_graphs import StepGraphs
 from llm_engine.engine_config import EngineConfig
 from llm_engine.relayout import Moves
 from llm_engine.runner import Runner
@@ -43,6 +46,23 @@ def test_shifted_keys_of_the_first_layer_equal_keys_computed_there() -> None:
     torch.testing.assert_close(
         runner.arena.keys[0, :4], expected.arena.keys[0, :4], atol=1e-5, rtol=0
     )
+
+
+def test_a_graph_is_not_taken_for_the_references() -> None:
+    runner = Runner(tiny_model(), TOKENIZER, EngineConfig(num_rows=64))
+    replayed: list[int] = []
+
+    def recorder(run: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+        return lambda: (replayed.append(1), run())[1]
+
+    runner._graphs = StepGraphs(runner.model, runner.arena, 63, 64, recorder)
+    one = torch.zeros(1, dtype=torch.int64)
+    batch = Batch(one, one, one, (0, 1), ((ExtentView(0, 1, 0),),), one)
+    with use_backend("torch"):
+        expected = runner._forward(batch, None)
+    assert not replayed
+    torch.testing.assert_close(runner._forward(batch, None), expected, atol=1e-4, rtol=0)
+    assert replayed
 
 
 def test_the_end_probability_is_that_of_ends_of_message_and_sentence() -> None:
