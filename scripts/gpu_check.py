@@ -102,6 +102,7 @@ def correctness() -> Iterator[tuple[str, Callable[[], None]]]:
         yield f"sample {vocab}", partial(checks.check_sample, DEVICE, vocab)
         yield f"sample greedy {vocab}", partial(checks.check_sample, DEVICE, vocab, is_greedy=True)
     yield "rows beyond int32", partial(checks.check_rows_beyond_int32, DEVICE)
+    yield "shift beyond int32", partial(checks.check_shift_beyond_int32, DEVICE)
     for kv_dtype in (BRAIN, INT8):
         many = partial(checks.check_attention, DEVICE, many_decode(8192), (32, 8, 128), BRAIN)
         yield f"attention decode 16 x 8192 rows {kv_dtype}", partial(many, kv_dtype)

@@ -280,6 +280,28 @@ def check_rows_beyond_int32(device: str) -> None:
     assert bool((value - v).abs().max() <= scales[1, -1].max() / 2 + 1e-6)
 
 
+def check_shift_beyond_int32(device: str) -> None:
+    """The last row of an int8 arena of more than 2^31 elements is turned as any other."""
+    num_kv_heads, head_dim = 8, 128
+    num_rows = 2**31 // (num_kv_heads * head_dim) + 2
+    arena = KVArena(1, 1, num_kv_heads, head_dim, torch.int8, device)
+    # left unset: only pages that are touched take memory
+    arena.num_rows = num_rows
+    arena.keys = torch.empty(1, num_rows, num_kv_heads, head_dim, dtype=torch.int8, device=device)
+    arena.key_scales = torch.empty(1, num_rows, num_kv_heads, device=device)
+    expected = KVArena(1, 1, num_kv_heads, head_dim, torch.int8)
+    row = random_kv(1, num_kv_heads, head_dim, torch.int8, "cpu")
+    assert row.key_scales is not None and expected.key_scales is not None
+    arena.keys[0, -1:], arena.key_scales[0, -1:] = row.keys.to(device), row.key_scales.to(device)
+    expected.keys[0], expected.key_scales[0] = row.keys, row.key_scales
+    angle = torch.randn(head_dim // 2)
+    rope_shift_reference(expected, 0, 1, angle.cos(), angle.sin())
+    with triton_with_poisoned_outputs():
+        rope_shift(arena, num_rows - 1, 1, angle.cos().to(device), angle.sin().to(device))
+    assert torch.equal(arena.keys[0, -1:].cpu(), expected.keys[0])
+    assert torch.equal(arena.key_scales[0, -1:].cpu(), expected.key_scales[0])
+
+
 def check_sample(device: str, vocab: int, is_greedy: bool = False) -> None:
     """Every setting alone and all together, with equal scores, against the CPU, bit for bit."""
     settings = {  # one column per row

@@ -35,7 +35,17 @@ def test_few_tokens_agree_with_float64(
     check_linear("cpu", sizes, dtype, bits, has_bias=sizes[0] == 5)
 
 
+@pytest.mark.parametrize("bits", [0, 8, 4])
+@pytest.mark.parametrize("sizes", [(1, 3, 4128), (3, 4100, 64), (2, 5, 2048)], ids=str)
+def test_sizes_that_are_tiled_otherwise_agree_with_float64(
+    sizes: tuple[int, int, int], bits: int
+) -> None:
+    """Many inputs, many outputs, and inputs that the slices fill."""
+    if bits or sizes[0] == 1:
+        check_linear("cpu", sizes, torch.float16, bits, has_bias=sizes[0] == 3)
+
+
 @pytest.mark.parametrize("bits", [8, 4])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_many_tokens_agree_with_float64(dtype: torch.dtype, bits: int) -> None:
     check_linear("cpu", (67, 130, 96), dtype, bits, has_bias=True)

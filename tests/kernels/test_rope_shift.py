@@ -9,7 +9,7 @@ from kernels.errors import KernelArgumentError
 from kernels.kv import KVArena, dequantise_rows, quantise_rows
 from kernels.rope import rotate
 from kernels.rope_shift import rope_shift
-from tests.kernels.checks import check_rope_shift
+from tests.kernels.checks import check_rope_shift, check_shift_beyond_int32
 
 FREQUENCIES = 10_000.0 ** -torch.arange(0, 1, 1 / 16)  # [D/2], D = 32
 
@@ -43,10 +43,16 @@ def test_int8_keys_are_quantised_again_with_scales_of_their_own() -> None:
     assert bool((error.abs() <= 1.25 * arena.key_scales[0, ..., None]).all())
 
 
-@pytest.mark.parametrize("kv_dtype", [torch.float32, torch.bfloat16, torch.int8], ids=str)
+@pytest.mark.parametrize(
+    "kv_dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int8], ids=str
+)
 @pytest.mark.parametrize("head_dim", [2, 40])
 def test_the_triton_form_equals_the_torch_form(head_dim: int, kv_dtype: torch.dtype) -> None:
     check_rope_shift("cpu", 2, head_dim, kv_dtype)
+
+
+def test_offsets_beyond_int32_are_reached() -> None:
+    check_shift_beyond_int32("cpu")
 
 
 def test_rows_outside_the_arena_are_refused() -> None:
