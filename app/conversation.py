@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +14,7 @@ from llm_engine.prompt import Segment, Snapshot
 Role = Literal["system", "user", "assistant"]
 
 MAX_MESSAGES = 512  # a session's history is bounded: beyond it the oldest turn is forgotten
+WORDS_SHARE = 8  # an eighth of the room is kept free of history, for the caller's next words
 
 
 @dataclass(slots=True)
@@ -25,14 +27,26 @@ class _Message:
 class Conversation:
     """What was said so far, and the newest snapshot of what is being said.
 
-    The prompt is kept below `max_prompt_tokens` by forgetting the oldest messages, at a turn's
-    boundary only (`begin_turn`), so that a draft never loses its history half way.
+    Prompts stay within `max_prompt_tokens` by forgetting the oldest turns: at a turn's boundary
+    (`begin_turn`) until there is room for the caller's words and a reply of `reply_tokens`; within
+    a turn only if its words outgrow that room, since a draft then loses its history half way.
     """
 
-    def __init__(self, template: ChatTemplate, spec: PromptSpec, max_prompt_tokens: int) -> None:
+    def __init__(
+        self,
+        template: ChatTemplate,
+        spec: PromptSpec,
+        max_prompt_tokens: int,
+        *,
+        reply_tokens: int = 0,
+    ) -> None:
         self._template = template
         self._spec = spec
         self._max_prompt_tokens = max_prompt_tokens
+        self._max_spec_tokens = (max_prompt_tokens - reply_tokens) * 3 // 4
+        self._max_history_tokens = (
+            (max_prompt_tokens - reply_tokens) * (WORDS_SHARE - 1) // WORDS_SHARE
+        )
         self._messages: list[_Message] = []
         self._revision = 0
 
@@ -42,15 +56,17 @@ class Conversation:
 
     def set_spec(self, spec: PromptSpec) -> None:
         """Raises PromptTooLarge, and keeps the old one, if it leaves no room for the caller."""
+        self.check_spec(spec)
+        self._spec = spec
+        self.begin_turn()
+
+    def check_spec(self, spec: PromptSpec) -> None:
+        """Raises PromptTooLarge for one that `set_spec` would refuse."""
         segments = self._template.segments(
             spec.system, (), "", before=spec.before, after=spec.after
         )
-        num_tokens = sum(len(segment.token_ids) for segment in segments)
-        max_tokens = self._max_prompt_tokens * 3 // 4
-        if num_tokens > max_tokens:
-            raise PromptTooLarge(num_tokens, max_tokens)
-        self._spec = spec
-        self.begin_turn()
+        if (num_tokens := _num_tokens(segments)) > self._max_spec_tokens:
+            raise PromptTooLarge(num_tokens, self._max_spec_tokens)
 
     def add(self, item_id: str, role: Role, text: str) -> None:
         """Append a finished message. Raises ItemRejected for a second message of the same id."""
@@ -59,6 +75,15 @@ class Conversation:
         self._messages.append(_Message(item_id, role, text))
         if len(self._messages) > MAX_MESSAGES:
             self._forget_oldest_turn()
+
+    def restore(self, item_id: str, role: Role, text: str) -> None:
+        """Append a message that the client gives. Raises ItemRejected also for one that would not
+        even fit alone."""
+        alone = self._segments([_Message(item_id, role, text)], "")
+        if (num_tokens := _num_tokens(alone)) > self._max_prompt_tokens:
+            reason = f"makes a prompt of {num_tokens} tokens, {self._max_prompt_tokens} at most fit"
+            raise ItemRejected(item_id, reason)
+        self.add(item_id, role, text)
 
     def set_text(self, item_id: str, text: str) -> None:
         """Replace a message's text (only part of a reply was heard). Empty text removes it."""
@@ -79,28 +104,55 @@ class Conversation:
 
     def begin_turn(self) -> None:
         """Forget the oldest turns until there is room for the caller's words and a reply."""
-        while self._messages and self._num_tokens() > self._max_prompt_tokens:
-            self._forget_oldest_turn()
+        self._make_room("", num_kept=0)
 
     def snapshot(
         self, slot: str | None, *, at_pause: bool = False, max_reply_tokens: int | None = None
     ) -> Snapshot:
-        """The prompt with `slot` as the caller's running message (None: history alone)."""
-        self._revision += 1
-        return Snapshot(self._revision, self._segments(slot), at_pause, max_reply_tokens)
+        """The prompt with `slot` as the caller's running message (None: history alone).
 
-    def _segments(self, slot: str | None) -> tuple[Segment, ...]:
-        history = [ChatMessage(message.role, message.text) for message in self._messages]
-        spec = self._spec
-        if slot is None and history and history[-1].role == "user":
+        Where the words fit only without the oldest turns, these are forgotten. Words that fit with
+        no history at all cost none of it: the engine refuses them.
+        """
+        self._revision += 1
+        words, num_kept = slot or "", 0
+        if slot is None and self._messages and self._messages[-1].role == "user":
             # The client asked for a reply to what is there: its last message takes the slot.
-            slot = history.pop().text
+            words, num_kept = self._messages[-1].text, 1
+        segments = self._prompt(words, num_kept)
+        if _num_tokens(segments) > self._max_prompt_tokens:
+            alone = self._segments((), words)
+            if _num_tokens(alone) <= self._max_prompt_tokens:
+                self._make_room(words, num_kept)
+                segments = self._prompt(words, num_kept)
+        return Snapshot(self._revision, segments, at_pause, max_reply_tokens)
+
+    def _prompt(self, words: str, num_kept: int) -> tuple[Segment, ...]:
+        """With all messages but the last `num_kept` (one or none), whose text `words` is."""
+        return self._segments(self._messages[: len(self._messages) - num_kept], words)
+
+    def _segments(self, history: Sequence[_Message], words: str) -> tuple[Segment, ...]:
+        spec = self._spec
+        messages = [ChatMessage(message.role, message.text) for message in history]
         return self._template.segments(
-            spec.system, history, slot or "", before=spec.before, after=spec.after
+            spec.system, messages, words, before=spec.before, after=spec.after
         )
 
-    def _num_tokens(self) -> int:
-        return sum(len(segment.token_ids) for segment in self._segments(""))
+    def _make_room(self, words: str, num_kept: int) -> None:
+        """Forget the oldest turns, but none of the last `num_kept` messages, until the prompt
+        leaves the room that it should."""
+        while len(self._messages) > num_kept:
+            segments = self._prompt(words, num_kept)
+            excess = _num_tokens(segments) - self._max_history_tokens
+            if excess <= 0:
+                return
+            sizes = {segment.name: len(segment.token_ids) for segment in segments}
+            num_before = len(self._messages)
+            while excess > 0 and len(self._messages) > num_kept:  # no new prompt for each turn
+                first = num_before - len(self._messages)
+                self._forget_oldest_turn()
+                gone = range(first, num_before - len(self._messages))
+                excess -= sum(sizes.get(f"history.{index}", 0) for index in gone)
 
     def _forget_oldest_turn(self) -> None:
         """Drop the first message and the replies to it."""
@@ -113,3 +165,7 @@ class Conversation:
             if message.item_id == item_id:
                 return message
         raise ItemNotFound(item_id)
+
+
+def _num_tokens(segments: Iterable[Segment]) -> int:
+    return sum(len(segment.token_ids) for segment in segments)

@@ -95,11 +95,15 @@ class Runtime:
         on_thought: OnEvent,
     ) -> Session:
         """A session on the shared models, whose workers are reached through the given ports."""
-        max_prompt_tokens = self.engine.max_prompt_tokens - settings.engine.sampling.max_tokens
         return Session(
             session_id,
             settings=settings,
-            conversation=Conversation(self.template, self.prompt, max_prompt_tokens),
+            conversation=Conversation(
+                self.template,
+                self.prompt,
+                self.engine.max_prompt_tokens,
+                reply_tokens=settings.engine.sampling.max_tokens,
+            ),
             listener=Listener(
                 ListenerSettings(end_probability_grace_ms=END_PROBABILITY_GRACE_MS), SileroVad()
             ),

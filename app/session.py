@@ -121,7 +121,7 @@ class Session:
             case m.TextTyped(text=text, final=final):
                 self._on_typed(text.strip(), final, now_s)
             case m.MessageAdded(item_id=item_id, role=role, text=text):
-                self._conversation.add(item_id, role, text)
+                self._conversation.restore(item_id, role, text)
             case m.MessageDeleted(item_id=item_id):
                 self._conversation.delete(item_id)
             case m.ReplyRequested():

@@ -17,6 +17,7 @@ from asr import events as heard
 from asr.settings import ListenerSettings
 from llm_engine import events as thought
 from llm_engine.chat import ChatMessage
+from llm_engine.errors import PromptTooLong
 from llm_engine.prompt import Segment, Snapshot
 
 RATE_HZ = 24_000
@@ -42,7 +43,7 @@ class FakeTemplate:
         return (
             Segment("system", "prefix", _ids(system)),
             *(
-                Segment(f"history-{index}", "history", _ids(f"{message.role}:{message.text}|"))
+                Segment(f"history.{index}", "history", _ids(f"{message.role}:{message.text}|"))
                 for index, message in enumerate(history)
             ),
             Segment("slot", "slot", _ids(before + slot)),
@@ -52,6 +53,7 @@ class FakeTemplate:
 
 @dataclass
 class FakeEngine:
+    max_prompt_tokens: int = 10_000
     opened: list[thought.SessionConfig] = field(default_factory=list)
     updates: list[Snapshot] = field(default_factory=list)  # with words in them
     warmed: list[Snapshot] = field(default_factory=list)  # without
@@ -66,10 +68,12 @@ class FakeEngine:
         return f"engine-{len(self.opened)}"
 
     def update(self, session_id: str, snapshot: Snapshot) -> None:
+        self._check(snapshot)
         has_words = any(s.role == "slot" and s.token_ids for s in snapshot.segments)
         (self.updates if has_words else self.warmed).append(snapshot)
 
     def commit(self, session_id: str, snapshot: Snapshot) -> int:
+        self._check(snapshot)
         self.commits.append(snapshot)
         return len(self.commits) - 1
 
@@ -87,6 +91,10 @@ class FakeEngine:
 
     def close(self, session_id: str) -> None:
         self.num_closed += 1
+
+    def _check(self, snapshot: Snapshot) -> None:
+        if snapshot.num_tokens > self.max_prompt_tokens:
+            raise PromptTooLong(snapshot.num_tokens, self.max_prompt_tokens)
 
 
 @dataclass
@@ -153,7 +161,7 @@ class Stage:
     """A session among fakes, with the verbs a scripted caller needs."""
 
     def __init__(self, settings: SessionSettings | None = None, max_prompt_tokens: int = 10_000):
-        self.engine, self.listener = FakeEngine(), FakeListener()
+        self.engine, self.listener = FakeEngine(max_prompt_tokens), FakeListener()
         self.voice, self.ears = FakeVoice(), FakeEars()
         self.events: list[m.ServerEvent] = []
         self.now_s = 0.0

@@ -82,3 +82,56 @@ def test_instructions_that_leave_no_room_are_refused_and_the_old_ones_stay() -> 
     with pytest.raises(PromptTooLarge, match="at most"):
         talk.set_spec(PromptSpec("be brief. " * 100))
     assert prompt(talk, "hi").startswith("sys")
+
+
+def test_history_leaves_a_share_of_the_room_to_the_callers_next_words() -> None:
+    talk = conversation(max_prompt_tokens=400)
+    for number in range(20):
+        talk.add(str(number), "user", "x" * 30)
+    talk.begin_turn()
+    num_before = prompt(talk, "").count("user:")
+    assert prompt(talk, "y" * 50).count("user:") == num_before
+    assert len(prompt(talk, "y" * 50)) <= 400
+
+
+def test_words_that_outgrow_their_room_cost_the_oldest_turns_and_not_their_own() -> None:
+    talk = conversation(max_prompt_tokens=400)
+    for number in range(10):
+        talk.add(str(number), "user", "x" * 30)
+        talk.add(f"{number}-reply", "assistant", "y" * 10)
+    talk.begin_turn()
+    assert len(prompt(talk, "z" * 200)) <= 400
+    assert "z" * 200 in prompt(talk, "z" * 200)
+    assert talk.has("9")  # no more goes than must
+
+
+def test_words_that_fit_beside_no_history_cost_none_of_it() -> None:
+    talk = conversation(max_prompt_tokens=400)
+    talk.add("a", "user", "hi")
+    assert len(prompt(talk, "z" * 500)) > 400
+    assert talk.has("a")
+
+
+def test_room_is_kept_for_a_reply_of_the_length_that_the_session_allows() -> None:
+    talk = Conversation(FakeTemplate(), PromptSpec("sys"), 400, reply_tokens=200)  # type: ignore[arg-type]
+    for number in range(10):
+        talk.add(str(number), "user", "x" * 30)
+    talk.begin_turn()
+    assert len(prompt(talk, "")) <= 200
+
+
+def test_restored_messages_that_do_not_fit_make_the_oldest_forgotten_but_never_the_last() -> None:
+    talk = conversation(max_prompt_tokens=400)
+    for number in range(MAX_MESSAGES):
+        talk.restore(str(number), "user", "x" * 30)
+    last = "q" * 370
+    talk.restore("last", "user", last)
+    assert prompt(talk, None) == f"sys{last}|assistant:"
+
+
+def test_a_message_that_fits_in_no_prompt_is_refused() -> None:
+    talk = conversation(max_prompt_tokens=400)
+    talk.restore("a", "user", "hi")
+    with pytest.raises(ItemRejected, match=r"'b'.* 400 at most"):
+        talk.restore("b", "user", "x" * 400)
+    assert prompt(talk, "") == "sysuser:hi||assistant:"

@@ -352,3 +352,30 @@ def test_a_requested_reply_may_have_instructions_of_its_own() -> None:
     stage.waits(1.5)
     stage.asks("hello")
     assert bytes(stage.engine.commits[1].token_ids).decode().startswith("be brief")
+
+
+def test_a_long_utterance_late_in_a_long_call_is_drafted_on_and_answered() -> None:
+    stage = Stage(max_prompt_tokens=400)
+    for number in range(20):
+        stage.asks(f"question number {number}")
+        stage.generates("An answer. ")
+        stage.speaks_all()
+        stage.waits(1.5)
+    num_updates = len(stage.engine.updates)
+    words = "word " * 60
+    stage.starts_speaking()
+    for end in range(50, len(words), 50):
+        stage.says(words[:end])
+    stage.ends(words)
+    assert len(stage.engine.updates) == num_updates + 5
+    assert words in bytes(stage.engine.commits[-1].token_ids).decode()
+    assert not stage.of_type(m.ErrorReported)
+
+
+def test_a_client_that_restores_more_than_fits_has_its_first_turn_answered() -> None:
+    stage = Stage(max_prompt_tokens=400)
+    for number in range(50):
+        stage.session.on_command(m.MessageAdded(str(number), "user", "x" * 30), 0.0)
+    stage.asks("hello")
+    assert len(stage.engine.commits) == 1
+    assert not stage.of_type(m.ErrorReported)
