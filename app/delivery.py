@@ -57,6 +57,7 @@ class Delivery:
         on_over: Callable[[float], None],
     ) -> None:
         self.settings = settings
+        self.engine_id = ""  # the session's engine session; earlier ones are closed
         self.held = HeldPiece(voice, session_id)
         self._session_id = session_id
         self._conversation = conversation
@@ -80,7 +81,6 @@ class Delivery:
     def begin(
         self,
         turn: Turn,
-        engine_id: str,
         engine_turn: int,
         item_id: str,
         *,
@@ -93,7 +93,7 @@ class Delivery:
         self._reply = Reply(
             f"resp_{self._session_id}_{self._num_replies}",
             item_id,
-            (engine_id, engine_turn),
+            (self.engine_id, engine_turn),
             self._voice,
             self.held,
             speaks=self.settings.output_audio,
@@ -244,7 +244,8 @@ class Delivery:
         if text != self._conversation.text_of(reply.item_id):
             self._conversation.set_text(reply.item_id, text)
             engine_id, engine_turn = reply.source
-            self._engine.truncate(engine_id, engine_turn, num_tokens)
+            if engine_id == self.engine_id:  # a closed session has forgotten the reply whole
+                self._engine.truncate(engine_id, engine_turn, num_tokens)
             self._emit(m.ReplyCut(reply.item_id, heard_ms, text))
 
     def close(self) -> None:

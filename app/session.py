@@ -91,8 +91,12 @@ class Session:
             int, tuple[int, int]
         ] = {}  # snapshot revision -> (utterance, transcript's)
         self._drafted_on: tuple[str, bool] | None = None
-        self._engine_id = engine.open(settings.engine, on_thought)
+        self._delivery.engine_id = engine.open(settings.engine, on_thought)
         self._warm_prompt()
+
+    @property
+    def _engine_id(self) -> str:
+        return self._delivery.engine_id
 
     def move_clock(self, by_s: float) -> None:
         """`now_s` will be that much larger: audio time begins, and the shell's clock with it."""
@@ -326,7 +330,6 @@ class Session:
             return
         self._delivery.begin(
             turn,
-            self._engine_id,
             engine_turn,
             self._new_item_id(),
             num_prompt_tokens=snapshot.num_tokens,
@@ -393,7 +396,8 @@ class Session:
         if self._settings.engine != before.engine:  # sampling belongs to an engine session
             self._stop_reply(now_s)
             self._engine.close(self._engine_id)
-            self._engine_id = self._engine.open(self._settings.engine, self._on_thought)
+            engine_id = self._engine.open(self._settings.engine, self._on_thought)
+            self._delivery.engine_id = engine_id
         if self._utterance is None:
             self._warm_prompt()
 

@@ -17,7 +17,7 @@ from asr import events as heard
 from asr.settings import ListenerSettings
 from llm_engine import events as thought
 from llm_engine.chat import ChatMessage
-from llm_engine.errors import PromptTooLong
+from llm_engine.errors import PromptTooLong, UnknownSession
 from llm_engine.prompt import Segment, Snapshot
 
 RATE_HZ = 24_000
@@ -60,27 +60,31 @@ class FakeEngine:
     commits: list[Snapshot] = field(default_factory=list)
     truncated: list[tuple[int, int]] = field(default_factory=list)
     held_replies: set[str] = field(default_factory=set)
+    closed: list[str] = field(default_factory=list)
     num_cancelled: int = 0
-    num_closed: int = 0
 
     def open(self, config: thought.SessionConfig, on_event: thought.OnEvent) -> str:
         self.opened.append(config)
         return f"engine-{len(self.opened)}"
 
     def update(self, session_id: str, snapshot: Snapshot) -> None:
+        self._require_open(session_id)
         self._check(snapshot)
         has_words = any(s.role == "slot" and s.token_ids for s in snapshot.segments)
         (self.updates if has_words else self.warmed).append(snapshot)
 
     def commit(self, session_id: str, snapshot: Snapshot) -> int:
+        self._require_open(session_id)
         self._check(snapshot)
         self.commits.append(snapshot)
         return len(self.commits) - 1
 
     def cancel(self, session_id: str) -> None:
+        self._require_open(session_id)
         self.num_cancelled += 1
 
     def truncate(self, session_id: str, turn: int, num_reply_tokens: int) -> None:
+        self._require_open(session_id)
         self.truncated.append((turn, num_reply_tokens))
 
     def hold_reply(self, session_id: str) -> None:
@@ -90,7 +94,11 @@ class FakeEngine:
         self.held_replies.discard(session_id)
 
     def close(self, session_id: str) -> None:
-        self.num_closed += 1
+        self.closed.append(session_id)
+
+    def _require_open(self, session_id: str) -> None:
+        if session_id in self.closed:
+            raise UnknownSession(session_id)
 
     def _check(self, snapshot: Snapshot) -> None:
         if snapshot.num_tokens > self.max_prompt_tokens:

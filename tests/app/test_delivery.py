@@ -125,3 +125,12 @@ def test_a_reply_whose_first_words_were_spoken_ahead_does_not_wait() -> None:
     stage.ends("tell me a story")
     stage.replies("Once there was a king. He ")
     assert not stage.engine.held_replies
+
+
+def test_a_client_may_say_what_it_played_of_a_reply_that_new_settings_stopped() -> None:
+    stage = playing(2.5)
+    item_id = reply_of(stage).item_id
+    stage.session.on_command(m.SettingsChanged(temperature=0.5), stage.now_s)
+    stage.session.on_command(m.ReplyTruncated(item_id, 1000), stage.now_s)
+    assert stage.conversation.text_of(item_id) == "Once there was a king."
+    assert stage.of_type(m.ReplyCut)[-1] == m.ReplyCut(item_id, 1000, "Once there was a king.")

@@ -264,7 +264,8 @@ def test_new_sampling_takes_a_new_engine_session_and_other_settings_do_not() -> 
     assert len(stage.engine.opened) == 1
     assert stage.listener.settings.silence_ms == 700
     stage.session.on_command(m.SettingsChanged(temperature=0.7), 0.0)
-    assert stage.engine.opened[-1].sampling.temperature == 0.7 and stage.engine.num_closed == 1
+    assert stage.engine.opened[-1].sampling.temperature == 0.7
+    assert stage.engine.closed == ["engine-1"]
     stage.asks("hello")
     assert bytes(stage.engine.commits[0].token_ids).decode().startswith("be rude")
 
@@ -310,7 +311,7 @@ def test_closing_gives_everything_back() -> None:
     stage.says("what time is it", at_pause=True)
     stage.drafts(ANSWER)
     stage.session.close()
-    assert stage.engine.num_closed == 1
+    assert stage.engine.closed == ["engine-1"]
     assert stage.voice.cancelled == list(stage.voice.spoken)
 
 
