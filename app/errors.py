@@ -12,7 +12,8 @@ ForespeakError
 │   ├── ItemNotFound         a conversation item that does not exist
 │   ├── ItemRejected         an item that cannot be added
 │   ├── PromptTooLarge       instructions that leave no room for a conversation
-│   └── SessionLimitReached  as many sessions as configured are open already
+│   ├── SessionLimitReached  as many sessions as configured are open already
+│   └── SettingsRefused      settings that the reply engine does not take now
 └── ModelError
     ├── UnknownModel         an id that is in no table and is no path
     ├── ModelNotFound        a path that holds no model of the wanted kind
@@ -115,6 +116,13 @@ class SessionLimitReached(SessionError):
     def __init__(self, max_sessions: int) -> None:
         super().__init__(f"{max_sessions} sessions are open already, which is the configured limit")
         self.max_sessions = max_sessions
+
+
+class SettingsRefused(SessionError):
+    code = "settings_refused"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the settings stay as they were: {reason}")
 
 
 class ModelError(ForespeakError):

@@ -20,7 +20,7 @@ import numpy as np
 from app import messages as m
 from app.conversation import Conversation
 from app.delivery import Delivery, Turn
-from app.errors import SessionError
+from app.errors import SessionError, SettingsRefused
 from app.ports import Ears, Mind, Voice
 from app.session_settings import SessionSettings, changed_listener
 from app.timeline import Timeline
@@ -387,19 +387,30 @@ class Session:
     # ---- settings
 
     def _change_settings(self, change: m.SettingsChanged, now_s: float) -> None:
+        """Raises PromptTooLarge, SettingsRefused; nothing has changed then."""
+        spec, settings = self._conversation.spec, self._settings.changed(change)
         if change.instructions is not None:
-            spec = self._conversation.spec
-            self._conversation.set_spec(replace(spec, system=change.instructions))
-        before, self._settings = self._settings, self._settings.changed(change)
-        self._delivery.settings = self._settings
+            spec = replace(spec, system=change.instructions)
+            self._conversation.check_spec(spec)
+        closing_id = self._engine_id
+        if settings.engine != self._settings.engine:  # sampling belongs to an engine session
+            self._open_engine(settings)
+        if spec != self._conversation.spec:
+            self._conversation.set_spec(spec)
+        self._settings = self._delivery.settings = settings
         self._listener.configure(changed_listener(self._listener.settings, change))
-        if self._settings.engine != before.engine:  # sampling belongs to an engine session
-            self._stop_reply(now_s)
-            self._engine.close(self._engine_id)
-            engine_id = self._engine.open(self._settings.engine, self._on_thought)
-            self._delivery.engine_id = engine_id
+        if closing_id != self._engine_id:
+            self._stop_reply(now_s)  # a turn that waited for it is committed to the new session
+            self._engine.close(closing_id)
+            self._drafted_on = None
         if self._utterance is None:
             self._warm_prompt()
+
+    def _open_engine(self, settings: SessionSettings) -> None:
+        try:
+            self._delivery.engine_id = self._engine.open(settings.engine, self._on_thought)
+        except EngineError as cause:
+            raise SettingsRefused(str(cause)) from cause
 
     def _new_item_id(self) -> str:
         self._num_items += 1

@@ -40,8 +40,8 @@ def _on_session_update(state: RealtimeState, event: _Fields) -> Iterator[Step]:
     if not state.is_shape_known:
         state.is_beta = is_transcription_beta or is_beta_shape(given)
         state.is_shape_known = True
-    if change.instructions is not None:
-        state.instructions_before = state.settings.instructions
+    if (change.instructions, change.temperature, change.max_reply_tokens) != (None, None, None):
+        state.settings_before = state.settings  # these the session may refuse
     if settings.input_type != state.settings.input_type:
         state.decoder = AudioDecoder(settings.input_format)
     state.settings = settings

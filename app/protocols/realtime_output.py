@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 from app import messages as m
-from app.errors import PromptTooLarge
+from app.errors import PromptTooLarge, SettingsRefused
 from app.protocols.realtime_items import Item
 from app.protocols.realtime_reply import ReplyWriter
 from app.protocols.realtime_state import (
@@ -61,9 +61,9 @@ def server_steps(state: RealtimeState, event: m.ServerEvent) -> Iterator[Step]:
                 state.request = None  # it may be what failed; another may be made
             kind = "server_error" if event.fatal else "invalid_request_error"
             yield error_event(code, message, param, None, kind)
-            if code == PromptTooLarge.code and not was_request:  # those before hold
-                instructions = state.instructions_before
-                state.settings = replace(state.settings, instructions=instructions)
+            is_refusal = code in (PromptTooLarge.code, SettingsRefused.code)
+            if is_refusal and not was_request:  # those before hold
+                state.settings = state.settings.refused(state.settings_before)
                 yield state.session_event("session.updated")
 
 

@@ -99,6 +99,21 @@ class WireSettings:
             change = replace(change, create_response=detection["create_response"])
         return settings, change
 
+    def refused(self, before: WireSettings) -> WireSettings:
+        """What holds when the session did not take the change from `before`: what the adapter does
+        itself (formats, what is shown) stays as it is now."""
+        return replace(
+            self,
+            kind=before.kind,
+            instructions=before.instructions,
+            temperature=before.temperature,
+            max_reply_tokens=before.max_reply_tokens,
+            speaks=before.speaks,
+            language=before.language,
+            hot_words=before.hot_words,
+            turn_detection=before.turn_detection,
+        )
+
     def rendered(self, session_id: str) -> dict[str, Any]:
         """The session object of `session.created` and `session.updated`, GA shape."""
         transcription = {"model": self.defaults.transcription_model}

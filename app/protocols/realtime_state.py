@@ -45,7 +45,7 @@ class RealtimeState:
         self.typed: deque[str] = deque(maxlen=64)  # final typed texts whose item is to come
         self.num_samples_buffered = 0
         self.speech_ms: dict[str, int] = {}  # item -> where its speech began, then how long it was
-        self.instructions_before = self.settings.instructions  # the last change of them
+        self.settings_before = self.settings  # the last change that may be refused
         self.acknowledged_cut: tuple[str, int] | None = None
         self._numbers = itertools.count(1)
 

@@ -17,7 +17,7 @@ from asr import events as heard
 from asr.settings import ListenerSettings
 from llm_engine import events as thought
 from llm_engine.chat import ChatMessage
-from llm_engine.errors import PromptTooLong, UnknownSession
+from llm_engine.errors import EngineUnavailable, PromptTooLong, UnknownSession
 from llm_engine.prompt import Segment, Snapshot
 
 RATE_HZ = 24_000
@@ -62,8 +62,11 @@ class FakeEngine:
     held_replies: set[str] = field(default_factory=set)
     closed: list[str] = field(default_factory=list)
     num_cancelled: int = 0
+    rest: str | None = None  # why no session is opened, if none is
 
     def open(self, config: thought.SessionConfig, on_event: thought.OnEvent) -> str:
+        if self.rest is not None:
+            raise EngineUnavailable(self.rest)
         self.opened.append(config)
         return f"engine-{len(self.opened)}"
 

@@ -380,3 +380,39 @@ def test_a_client_that_restores_more_than_fits_has_its_first_turn_answered() -> 
     stage.asks("hello")
     assert len(stage.engine.commits) == 1
     assert not stage.of_type(m.ErrorReported)
+
+
+def test_a_turn_that_waits_while_the_settings_change_is_answered_under_the_new_ones() -> None:
+    stage = Stage(NO_INTERRUPTION)
+    stage.asks("one")
+    stage.asks("two")
+    stage.session.on_command(m.SettingsChanged(temperature=0.7), 0.0)
+    assert stage.engine.closed == ["engine-1"] and len(stage.engine.commits) == 2
+    stage.generates("Second.")
+    stage.speaks_all()
+    assert [event.text for event in stage.of_type(m.ReplyFinished)] == ["", "Second."]
+
+
+def test_words_already_drafted_on_are_drafted_on_again_under_new_sampling() -> None:
+    stage = Stage()
+    stage.starts_speaking()
+    stage.says("what time is it")
+    stage.session.on_command(m.SettingsChanged(temperature=0.7), 0.0)
+    stage.says("what time is it")
+    assert len(stage.engine.updates) == 2
+
+
+def test_settings_that_the_engine_does_not_take_now_are_refused_and_the_old_ones_stay() -> None:
+    stage = Stage()
+    stage.asks("one")
+    stage.engine.rest = "it is given a rest"
+    change = m.SettingsChanged(instructions="be rude", temperature=0.7, silence_ms=700)
+    stage.session.on_command(change, 0.0)
+    (error,) = stage.of_type(m.ErrorReported)
+    assert error.code == "settings_refused" and "given a rest" in error.message
+    assert not stage.of_type(m.AudioFlushed) and stage.listener.settings.silence_ms == 500
+    stage.generates("First.")
+    stage.speaks_all()
+    stage.waits(1.5)
+    stage.asks("two")
+    assert bytes(stage.engine.commits[-1].token_ids).decode().startswith("be brief")

@@ -314,6 +314,18 @@ def test_instructions_that_are_refused_are_not_shown_as_in_effect(client):
     assert events[1]["session"]["instructions"] == "Be brief."
 
 
+def test_nothing_of_a_change_that_the_session_refused_is_shown_as_in_effect(client):
+    before = client.updates()[-1]["session"]
+    client.updates(
+        instructions="be rude",
+        max_output_tokens=7,
+        audio={"input": {"turn_detection": {"type": "server_vad"}}},
+    )
+    events = client.hears(m.ErrorReported("settings_refused", "the engine is given a rest"))
+    assert types(events) == ["error", "session.updated"]
+    assert events[1]["session"] == before
+
+
 def test_a_language_that_the_recogniser_does_not_know_is_refused():
     defaults = replace(DEFAULTS, languages=("de", "en"))
     adapter = RealtimeAdapter("7", defaults)
