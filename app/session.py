@@ -298,7 +298,8 @@ class Session:
             match act:
                 case Act.COMMIT:
                     assert self._utterance is not None
-                    self._commit(self._utterance, now_s)
+                    self._queue(self._utterance)  # behind what waited before interruptions were on
+                    self._commit(self._queued.popleft(), now_s)
                 case Act.QUEUE:
                     assert self._utterance is not None
                     self._queue(self._utterance)
@@ -309,6 +310,9 @@ class Session:
                     self._conversation.begin_turn()
                 case Act.DROP:
                     self._delivery.held.drop()
+                    if self._queued and not self._turns.is_replying:  # an interruption for nothing
+                        self._turns.handle(ReplyBegan())
+                        self._commit(self._queued.popleft(), now_s)
 
     def _commit(self, turn: Turn, now_s: float) -> None:
         """The caller's turn is over and its words are final: deliver the reply."""
@@ -376,11 +380,11 @@ class Session:
 
     def _begin_unspoken(self, turn: Turn, now_s: float) -> None:
         """Start a turn that no utterance of the caller began."""
-        if self._turns.is_replying:
-            if not self._settings.interrupt_response:
-                self._queue(turn)
-                return
+        if self._turns.is_replying and self._settings.interrupt_response:
             self._stop_reply(now_s)
+        if self._turns.is_replying:  # still, or again: to a turn that waited before this one
+            self._queue(turn)
+            return
         self._turns.handle(ReplyBegan())
         self._commit(turn, now_s)
 

@@ -416,3 +416,49 @@ def test_settings_that_the_engine_does_not_take_now_are_refused_and_the_old_ones
     stage.waits(1.5)
     stage.asks("two")
     assert bytes(stage.engine.commits[-1].token_ids).decode().startswith("be brief")
+
+
+def interruptible_with_a_turn_waiting() -> Stage:
+    stage = Stage(NO_INTERRUPTION)
+    stage.asks("one")
+    stage.asks("two")
+    stage.session.on_command(m.SettingsChanged(interrupt_response=True), 0.0)
+    return stage
+
+
+def words_committed(stage: Stage) -> list[str]:
+    prompts = [bytes(snapshot.token_ids).decode() for snapshot in stage.engine.commits]
+    return [prompt.removesuffix("|assistant:").split("|")[-1] for prompt in prompts]
+
+
+def test_words_typed_while_an_earlier_turn_waits_are_answered_after_it() -> None:
+    stage = interruptible_with_a_turn_waiting()
+    stage.session.on_command(m.TextTyped("three", final=True), 0.0)
+    stage.generates("Second.")
+    stage.speaks_all()
+    stage.waits(1.5)
+    assert words_committed(stage)[1:] == ["two", "three"]
+
+
+def test_words_spoken_while_an_earlier_turn_waits_are_answered_after_it() -> None:
+    stage = interruptible_with_a_turn_waiting()
+    stage.starts_speaking()
+    stage.waits(0.3)
+    stage.ends("three")
+    stage.generates("Second.")
+    stage.speaks_all()
+    stage.waits(1.5)
+    assert words_committed(stage)[1:] == ["two", "three"]
+
+
+def test_an_interruption_without_words_lets_the_turn_that_waits_be_answered() -> None:
+    stage = interruptible_with_a_turn_waiting()
+    stage.starts_speaking()
+    stage.waits(0.3)
+    stage.ends(None)
+    assert words_committed(stage)[1:] == ["two"]
+    stage.generates("Second.")
+    stage.speaks_all()
+    stage.waits(1.5)
+    stage.asks("three")
+    assert words_committed(stage)[2:] == ["three"]
