@@ -206,7 +206,9 @@ def _attempts(shape: Shape) -> Iterator[list[tuple[str, str]]]:
     """The conversation as it is, then in forms that stricter templates take.
 
     Without a system role (Llama 2 as Mistral wrote it) its text goes before the first user message;
-    where roles must alternate, neighbours of one role become one message.
+    where roles must alternate, neighbours of one role become one message; where the user must
+    begin, a conversation that the assistant begins is opened by an empty message (or by the system
+    text), and system messages amid the conversation are the user's.
     """
     user = len(shape.roles) - 1
     plain = [
@@ -218,6 +220,9 @@ def _attempts(shape: Shape) -> Iterator[list[tuple[str, str]]]:
     yield folded
     yield _merge_neighbours(plain)
     yield _merge_neighbours(folded)
+    strict = _opened_by_user([plain[0], *_without_system(plain[1:])])
+    yield _merge_neighbours(strict)
+    yield _merge_neighbours(_fold_system(strict))
 
 
 def _fold_system(contents: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -225,8 +230,18 @@ def _fold_system(contents: list[tuple[str, str]]) -> list[tuple[str, str]]:
         return contents
     system, rest = contents[0][1], list(contents[1:])
     first = next(index for index, (role, _) in enumerate(rest) if role == "user")
-    rest[first] = ("user", system + _JOINER + rest[first][1])
+    rest[first] = ("user", _JOINER.join(filter(None, (system, rest[first][1]))))
     return rest
+
+
+def _without_system(contents: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [("user" if role == "system" else role, text) for role, text in contents]
+
+
+def _opened_by_user(contents: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    start = 1 if contents[0][0] == "system" else 0
+    opener = [("user", "")] if contents[start][0] == "assistant" else []
+    return contents[:start] + opener + contents[start:]
 
 
 def _merge_neighbours(contents: list[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -205,6 +205,35 @@ def test_mistral_takes_the_system_text_in_the_first_user_message(
 
 
 @pytest.mark.models
+@pytest.mark.parametrize("system", [SYSTEM, ""])
+@pytest.mark.parametrize(
+    "roles",
+    ["assistant", "assistant user", "user system", "system assistant", "user user assistant user"],
+)
+def test_every_family_takes_messages_in_any_order_of_roles(
+    family: Family, system: str, roles: str
+) -> None:
+    history = [ChatMessage(role, f"Text {i}.") for i, role in enumerate(roles.split())]  # type: ignore[arg-type]
+    ids = ids_of(family.chat.segments(system, history, "Bye now."))
+    text = family.tokenizer.decode(ids)
+    for wanted in [system, *(message.text for message in history), "Bye now."]:
+        assert text.count(wanted) == 1 or not wanted
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("system", ["Be brief.", ""])
+def test_where_the_user_must_begin_the_system_text_or_nothing_goes_before_a_greeting(
+    tokenizer_dir: Callable[[str], Path], tmp_path: Path, system: str
+) -> None:
+    folder = folder_with_template(tokenizer_dir("llama2"), tmp_path, MISTRAL_TEMPLATE)
+    chat = ChatTemplate(Tokenizer(folder))
+    greeting = ChatMessage("assistant", "Hello, who is there?")
+    segments = chat.segments(system, [greeting], "Me.")
+    opened = chat.segments("", [ChatMessage("user", system), greeting], "Me.")
+    assert ids_of(segments) == ids_of(opened)
+
+
+@pytest.mark.models
 def test_neighbours_of_one_role_are_joined_where_roles_must_alternate(
     tokenizer_dir: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -125,12 +125,51 @@ def test_a_template_that_fails_while_it_runs_is_refused() -> None:
 
 
 def test_roles_that_no_form_of_the_conversation_fits_are_named() -> None:
-    strict = (
-        "{% if messages[0].role != 'user' %}{{ raise_exception('begin with the user') }}{% endif %}"
-        "{% for m in messages %}{{ m.content }}{% endfor %}"
+    deaf = (
+        "{% for m in messages %}"
+        "{% if m.role == 'assistant' %}{{ raise_exception('users only') }}{% endif %}"
+        "{{ m.content }}{% endfor %}"
     )
-    with pytest.raises(TemplateRejected, match=r"assistant, user: begin with the user"):
-        skeleton(strict, "assistant", "user")
+    with pytest.raises(TemplateRejected, match=r"assistant, user: users only"):
+        skeleton(deaf, "assistant", "user")
+
+
+ALTERNATING = (
+    "{% for m in messages %}"
+    "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{% if m.role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    "{% if m.role == 'user' %}<s>{{ m.content }}<e>{% else %}{{ m.content }}{% endif %}"
+    "{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("roles", "parts"),
+    [
+        (["assistant", "user"], ["<s>", "<e>", 0, "<s>", 1, "<e>"]),
+        (["system", "assistant", "user"], ["<s>", 0, "<e>", 1, "<s>", 2, "<e>"]),
+        (["user", "system", "user"], ["<s>", 0, "\n\n", 1, "\n\n", 2, "<e>"]),
+        (
+            ["system", "assistant", "system", "user"],
+            ["<s>", 0, "<e>", 1, "<s>", 2, "\n\n", 3, "<e>"],
+        ),
+    ],
+)
+def test_a_conversation_of_any_order_of_roles_is_made_to_alternate(
+    roles: list[str], parts: list[str | int]
+) -> None:
+    found = skeleton(ALTERNATING, *roles)
+    assert [part if isinstance(part, int) else part[0] for part in found] == parts
+
+
+def test_an_order_of_roles_is_mended_beside_a_system_message_that_the_template_knows() -> None:
+    knowing = "{% if messages[0].role == 'system' %}[{{ messages[0].content }}]" + (
+        "{% set messages = messages[1:] %}{% endif %}" + ALTERNATING
+    )
+    found = skeleton(knowing, "system", "assistant", "user")
+    texts = [part if isinstance(part, int) else part[0] for part in found]
+    assert texts == ["[", 0, "]", "<s>", "<e>", 1, "<s>", 2, "<e>"]
 
 
 def test_a_system_text_that_is_left_out_goes_into_the_first_user_message() -> None:
