@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from app.errors import ItemNotFound, ItemRejected, PromptTooLarge
+from app.errors import ItemNotFound, ItemRejected, PromptRejected, PromptTooLarge
 from app.prompt_spec import PromptSpec
 from llm_engine.chat import ChatMessage, ChatTemplate
 from llm_engine.prompt import Segment, Snapshot
+from llm_engine.template import ChatTemplateError
 
 Role = Literal["system", "user", "assistant"]
 
@@ -55,16 +56,15 @@ class Conversation:
         return self._spec
 
     def set_spec(self, spec: PromptSpec) -> None:
-        """Raises PromptTooLarge, and keeps the old one, if it leaves no room for the caller."""
+        """Raises PromptTooLarge, and keeps the old one, if it leaves no room for the caller;
+        PromptRejected likewise."""
         self.check_spec(spec)
         self._spec = spec
         self.begin_turn()
 
     def check_spec(self, spec: PromptSpec) -> None:
-        """Raises PromptTooLarge for one that `set_spec` would refuse."""
-        segments = self._template.segments(
-            spec.system, (), "", before=spec.before, after=spec.after
-        )
+        """Raises what `set_spec` would."""
+        segments = self._segments((), "", spec)
         if (num_tokens := _num_tokens(segments)) > self._max_spec_tokens:
             raise PromptTooLarge(num_tokens, self._max_spec_tokens)
 
@@ -112,37 +112,52 @@ class Conversation:
         """The prompt with `slot` as the caller's running message (None: history alone).
 
         Where the words fit only without the oldest turns, these are forgotten. Words that fit with
-        no history at all cost none of it: the engine refuses them.
+        no history at all cost none of it: the engine refuses them. Raises PromptRejected.
         """
         self._revision += 1
         words, num_kept = slot or "", 0
         if slot is None and self._messages and self._messages[-1].role == "user":
             # The client asked for a reply to what is there: its last message takes the slot.
             words, num_kept = self._messages[-1].text, 1
-        segments = self._prompt(words, num_kept)
-        if _num_tokens(segments) > self._max_prompt_tokens:
+        segments = self._taken_prompt(words, num_kept)
+        if segments is None or _num_tokens(segments) > self._max_prompt_tokens:
             alone = self._segments((), words)
-            if _num_tokens(alone) <= self._max_prompt_tokens:
+            if segments is None or _num_tokens(alone) <= self._max_prompt_tokens:
                 self._make_room(words, num_kept)
-                segments = self._prompt(words, num_kept)
+            segments = self._prompt(words, num_kept)
         return Snapshot(self._revision, segments, at_pause, max_reply_tokens)
 
     def _prompt(self, words: str, num_kept: int) -> tuple[Segment, ...]:
         """With all messages but the last `num_kept` (one or none), whose text `words` is."""
         return self._segments(self._messages[: len(self._messages) - num_kept], words)
 
-    def _segments(self, history: Sequence[_Message], words: str) -> tuple[Segment, ...]:
-        spec = self._spec
+    def _taken_prompt(self, words: str, num_kept: int) -> tuple[Segment, ...] | None:
+        """None for a history that the template does not take: it is as good as too long."""
+        try:
+            return self._prompt(words, num_kept)
+        except PromptRejected:
+            return None
+
+    def _segments(
+        self, history: Sequence[_Message], words: str, spec: PromptSpec | None = None
+    ) -> tuple[Segment, ...]:
+        spec = spec or self._spec
         messages = [ChatMessage(message.role, message.text) for message in history]
-        return self._template.segments(
-            spec.system, messages, words, before=spec.before, after=spec.after
-        )
+        try:
+            return self._template.segments(
+                spec.system, messages, words, before=spec.before, after=spec.after
+            )
+        except ChatTemplateError as cause:
+            raise PromptRejected(str(cause)) from cause
 
     def _make_room(self, words: str, num_kept: int) -> None:
         """Forget the oldest turns, but none of the last `num_kept` messages, until the prompt
         leaves the room that it should."""
         while len(self._messages) > num_kept:
-            segments = self._prompt(words, num_kept)
+            segments = self._taken_prompt(words, num_kept)
+            if segments is None:
+                self._forget_oldest_turn()
+                continue
             excess = _num_tokens(segments) - self._max_history_tokens
             if excess <= 0:
                 return

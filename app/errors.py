@@ -11,6 +11,7 @@ ForespeakError
 ├── SessionError             a client asked its session for something it cannot have
 │   ├── ItemNotFound         a conversation item that does not exist
 │   ├── ItemRejected         an item that cannot be added
+│   ├── PromptRejected       a conversation that the model's chat template does not take
 │   ├── PromptTooLarge       instructions that leave no room for a conversation
 │   ├── SessionLimitReached  as many sessions as configured are open already
 │   └── SettingsRefused      settings that the reply engine does not take now
@@ -99,6 +100,13 @@ class ItemRejected(SessionError):
     def __init__(self, item_id: str, reason: str) -> None:
         super().__init__(f"item {item_id!r}: {reason}")
         self.item_id = item_id
+
+
+class PromptRejected(SessionError):
+    code = "prompt_rejected"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the model takes no prompt of this conversation: {reason}")
 
 
 class PromptTooLarge(SessionError):

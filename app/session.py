@@ -20,7 +20,7 @@ import numpy as np
 from app import messages as m
 from app.conversation import Conversation
 from app.delivery import Delivery, Turn
-from app.errors import SessionError, SettingsRefused
+from app.errors import PromptRejected, SessionError, SettingsRefused
 from app.ports import Ears, Mind, Voice
 from app.session_settings import SessionSettings, changed_listener
 from app.timeline import Timeline
@@ -38,7 +38,6 @@ from asr import events as heard
 from asr.listener import Listener
 from llm_engine import events as thought
 from llm_engine.errors import EngineError
-from llm_engine.prompt import Snapshot
 
 INTERRUPT_MS = (
     180  # the caller must have spoken this long before a reply is cut: blips do not count
@@ -215,16 +214,21 @@ class Session:
         if not self._may_draft or not transcript.prompt_text or self._drafted_on == wanted:
             return
         self._drafted_on = wanted
-        snapshot = self._conversation.snapshot(transcript.prompt_text, at_pause=transcript.at_pause)
-        self._scored[snapshot.revision] = (transcript.utterance, transcript.revision)
+        revision = self._speculate(transcript.prompt_text, at_pause=transcript.at_pause)
+        if revision is None:
+            return
+        self._scored[revision] = (transcript.utterance, transcript.revision)
         while len(self._scored) > MAX_TRACKED_REVISIONS:
             del self._scored[next(iter(self._scored))]
-        self._speculate(snapshot)
 
-    def _speculate(self, snapshot: Snapshot) -> None:
-        """What cannot be computed ahead is reported when it is asked for."""
-        with suppress(EngineError):
+    def _speculate(self, words: str, *, at_pause: bool = False) -> int | None:
+        """The snapshot's revision. What cannot be computed ahead (None) is reported when it is
+        asked for."""
+        with suppress(EngineError, PromptRejected):
+            snapshot = self._conversation.snapshot(words, at_pause=at_pause)
             self._engine.update(self._engine_id, snapshot)
+            return snapshot.revision
+        return None
 
     @property
     def _may_draft(self) -> bool:
@@ -234,7 +238,7 @@ class Session:
     def _warm_prompt(self) -> None:
         """Let the engine compute what is known of the next prompt while nobody waits."""
         if self._settings.compute_ahead and self._may_draft:
-            self._speculate(self._conversation.snapshot(""))
+            self._speculate("")
 
     def _on_scored(self, event: thought.SnapshotScored, now_s: float) -> None:
         source = self._scored.get(event.revision)
@@ -321,14 +325,14 @@ class Session:
             self._delivery.held.drop()
             self._on_reply_over(now_s)
             return
-        snapshot = self._conversation.snapshot(
-            turn.prompt_text or None, at_pause=True, max_reply_tokens=turn.max_reply_tokens
-        )
-        if turn.prompt_text:
-            self._conversation.add(turn.item_id, "user", turn.prompt_text)
         try:
+            snapshot = self._conversation.snapshot(
+                turn.prompt_text or None, at_pause=True, max_reply_tokens=turn.max_reply_tokens
+            )
+            if turn.prompt_text:
+                self._conversation.add(turn.item_id, "user", turn.prompt_text)
             engine_turn = self._engine.commit(self._engine_id, snapshot)
-        except EngineError as error:  # e.g. the client's own messages are too long
+        except (EngineError, PromptRejected) as error:  # e.g. the words alone are too long
             self._emit(m.ErrorReported("reply_failed", str(error)))
             self._on_reply_over(now_s)
             return
@@ -362,7 +366,7 @@ class Session:
             return  # while the caller speaks, the voice has the turn
         if not final:
             if self._may_draft:
-                self._speculate(self._conversation.snapshot(text))
+                self._speculate(text)
             return
         turn = Turn(self._new_item_id(), Timeline(speech_end_s=now_s, eou_s=now_s), text, text)
         self._emit(m.TranscriptFinal(turn.item_id, turn.text))

@@ -19,6 +19,7 @@ from llm_engine import events as thought
 from llm_engine.chat import ChatMessage
 from llm_engine.errors import EngineUnavailable, PromptTooLong, UnknownSession
 from llm_engine.prompt import Segment, Snapshot
+from llm_engine.template import TemplateRejected
 
 RATE_HZ = 24_000
 AUDIO = m.AudioReceived(np.zeros(320, np.float32))
@@ -29,7 +30,7 @@ def _ids(text: str) -> tuple[int, ...]:
 
 
 class FakeTemplate:
-    """One token per byte, one segment per message."""
+    """One token per byte, one segment per message. Takes no message that says "odd"."""
 
     def segments(
         self,
@@ -40,6 +41,8 @@ class FakeTemplate:
         before: str = "",
         after: str = "",
     ) -> tuple[Segment, ...]:
+        if any("odd" in text for text in (slot, *(message.text for message in history))):
+            raise TemplateRejected([message.role for message in history], "odd")
         return (
             Segment("system", "prefix", _ids(system)),
             *(

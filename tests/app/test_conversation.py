@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from app.conversation import MAX_MESSAGES, Conversation
-from app.errors import ItemNotFound, ItemRejected, PromptTooLarge
+from app.errors import ItemNotFound, ItemRejected, PromptRejected, PromptTooLarge
 from app.prompt_spec import PromptSpec
 from tests.app.fakes import FakeTemplate
 
@@ -135,3 +135,23 @@ def test_a_message_that_fits_in_no_prompt_is_refused() -> None:
     with pytest.raises(ItemRejected, match=r"'b'.* 400 at most"):
         talk.restore("b", "user", "x" * 400)
     assert prompt(talk, "") == "sysuser:hi||assistant:"
+
+
+def test_a_history_that_the_template_does_not_take_is_forgotten_as_far_as_must_be() -> None:
+    talk = conversation()
+    for item_id, text in (("a", "hi"), ("b", "odd"), ("c", "bye")):
+        talk.add(item_id, "user", text)
+    assert prompt(talk, "well") == "sysuser:bye|well|assistant:"
+    talk.add("d", "assistant", "odd")
+    talk.begin_turn()
+    assert prompt(talk, "well") == "syswell|assistant:"
+
+
+def test_words_that_the_template_does_not_take_at_all_are_a_typed_error() -> None:
+    talk = conversation()
+    talk.add("a", "user", "hi")
+    with pytest.raises(PromptRejected, match="odd"):
+        talk.snapshot("odd")
+    with pytest.raises(PromptRejected, match="odd"):
+        talk.restore("b", "user", "odd")
+    assert prompt(talk, "well") == "sysuser:hi|well|assistant:"

@@ -462,3 +462,14 @@ def test_an_interruption_without_words_lets_the_turn_that_waits_be_answered() ->
     stage.waits(1.5)
     stage.asks("three")
     assert words_committed(stage)[2:] == ["three"]
+
+
+def test_words_that_the_models_template_does_not_take_cost_the_turn_and_not_the_session() -> None:
+    stage = Stage()
+    stage.session.on_command(m.MessageAdded("x", "assistant", "odd"), 0.0)
+    stage.asks("odd")
+    codes = [error.code for error in stage.of_type(m.ErrorReported)]
+    assert codes == ["prompt_rejected", "reply_failed"]
+    assert not stage.engine.updates
+    stage.asks("hello")
+    assert len(stage.engine.commits) == 1
