@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from app.errors import ItemNotFound, ItemRejected, PromptRejected, PromptTooLarge
@@ -43,6 +43,7 @@ class Conversation:
     ) -> None:
         self._template = template
         self._spec = spec
+        self._shared_system = spec.system  # the operator's own, which all clients are shown
         self._max_prompt_tokens = max_prompt_tokens
         self._max_spec_tokens = (max_prompt_tokens - reply_tokens) * 3 // 4
         self._max_history_tokens = (
@@ -144,11 +145,18 @@ class Conversation:
         spec = spec or self._spec
         messages = [ChatMessage(message.role, message.text) for message in history]
         try:
-            return self._template.segments(
+            segments = self._template.segments(
                 spec.system, messages, words, before=spec.before, after=spec.after
             )
         except ChatTemplateError as cause:
             raise PromptRejected(str(cause)) from cause
+        if spec.system == self._shared_system:
+            return segments
+        # How fast a shared prefix is there tells who else has it: a client's text stays its own.
+        return tuple(
+            replace(segment, role="history") if segment.role == "prefix" else segment
+            for segment in segments
+        )
 
     def _make_room(self, words: str, num_kept: int) -> None:
         """Forget the oldest turns, but none of the last `num_kept` messages, until the prompt

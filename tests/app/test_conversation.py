@@ -155,3 +155,15 @@ def test_words_that_the_template_does_not_take_at_all_are_a_typed_error() -> Non
     with pytest.raises(PromptRejected, match="odd"):
         talk.restore("b", "user", "odd")
     assert prompt(talk, "well") == "sysuser:hi|well|assistant:"
+
+
+def test_only_the_operators_own_prompt_is_shared_between_sessions() -> None:
+    talk = conversation()
+    roles = [segment.role for segment in talk.snapshot("hi").segments]
+    assert roles == ["prefix", "slot", "suffix"]
+    talk.set_spec(PromptSpec("the client's"))
+    private = talk.snapshot("hi")
+    assert [segment.role for segment in private.segments] == ["history", "slot", "suffix"]
+    assert bytes(private.token_ids).decode() == "the client'shi|assistant:"
+    talk.set_spec(PromptSpec("sys"))
+    assert talk.snapshot("hi").segments[0].role == "prefix"

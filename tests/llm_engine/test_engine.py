@@ -221,6 +221,24 @@ def test_a_second_session_computes_only_what_follows_the_shared_prefix() -> None
     assert report is not None and report.num_prefill_tokens == len(prefix) + 3 + 2
 
 
+def test_a_prompt_that_is_not_shared_is_computed_once_per_session() -> None:
+    engine = make_engine()
+    own = tuple(range(60, 160))
+    for _ in range(2):
+        session, events = open_session(engine, sampling=short())
+        engine.commit(session, prompt(0, WORDS, prefix=(), history=(own,)))
+        report = engine.step()
+        assert report is not None and report.num_prefill_tokens == len(own) + len(WORDS) + 2
+        run(engine)
+        history = (own, (*WORDS, 10, 11, *events.reply(0)))
+        engine.commit(session, prompt(1, WORDS[:4], prefix=(), history=history))
+        report = engine.step()
+        # the reply's last token never had a row; then four words and the suffix
+        assert report is not None and report.num_prefill_tokens == 1 + 4 + 2
+        run(engine)
+    assert engine.stats().num_shared_rows == 0
+
+
 def test_two_sessions_that_start_together_compute_their_prefix_once() -> None:
     engine = make_engine()
     prefix = tuple(range(60, 160))
