@@ -27,7 +27,7 @@ class CloseCode(IntEnum):
     NORMAL = 1000
     GOING_AWAY = 1001  # the server is shutting down
     INTERNAL_ERROR = 1011  # the session failed
-    TRY_AGAIN_LATER = 1013  # as many sessions as configured are open
+    TRY_AGAIN_LATER = 1013  # no session now: as many as configured are open
     TOO_SLOW = 4008  # the client does not read what it is sent
     TOO_MANY_ERRORS = 4029  # nothing but wrong messages
 

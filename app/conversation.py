@@ -190,5 +190,11 @@ class Conversation:
         raise ItemNotFound(item_id)
 
 
+def longest_reply(template: ChatTemplate, spec: PromptSpec, max_prompt_tokens: int) -> int:
+    """The most `reply_tokens` with which a conversation can have this prompt; below 1: none."""
+    segments = template.segments(spec.system, (), "", before=spec.before, after=spec.after)
+    return max_prompt_tokens - -(-4 * _num_tokens(segments) // 3)
+
+
 def _num_tokens(segments: Iterable[Segment]) -> int:
     return sum(len(segment.token_ids) for segment in segments)

@@ -12,7 +12,8 @@ import numpy as np
 
 from app import messages as m
 from app.config import AppConfig
-from app.conversation import Conversation
+from app.conversation import Conversation, longest_reply
+from app.errors import BadConfig
 from app.model_cache import default_cache_dir
 from app.model_store import resolve_asr, resolve_llm, resolve_smart_turn
 from app.ports import Ears, Voice
@@ -56,7 +57,7 @@ class Runtime:
     def load(cls, config: AppConfig, clock: Callable[[], float] = time.perf_counter) -> Runtime:
         """Load all models of `config` and run each once: the first call is as fast as the tenth.
 
-        Raises ModelError, EngineError or PromptFileError.
+        Raises ModelError, EngineError, PromptFileInvalid or BadConfig.
         """
         prompt = load_prompt(config.prompt) if config.prompt else default_prompt()
         with ThreadPoolExecutor(2) as pool:  # two cores halve what a start takes
@@ -64,6 +65,7 @@ class Runtime:
             ears = pool.submit(_load_ears, config)
             voice = pool.submit(_load_voice, config)  # when the first of the others is there
             engine, template = mind.result()
+            _check_lengths(config, prompt, engine, template)
             recogniser, smart_turn = ears.result()
             synthesizer = voice.result()
         return cls(config, engine, template, recogniser, smart_turn, synthesizer, prompt)
@@ -124,9 +126,24 @@ def _load_mind(config: AppConfig, clock: Callable[[], float]) -> tuple[Engine, C
     path = resolve_llm(config.llm)
     tokenizer = Tokenizer(path)
     model = load_model(path, config.dtype, config.device, config.threads.engine)
-    engine = Engine(model, tokenizer, EngineConfig(kv_dtype=config.kv_dtype), clock)
+    # One more than the app lets in: new sampling opens a session before it closes the old one.
+    limits = EngineConfig(max_sessions=config.max_sessions + 1, kv_dtype=config.kv_dtype)
+    engine = Engine(model, tokenizer, limits, clock)
     engine.warm_up()
     return engine, ChatTemplate(tokenizer)
+
+
+def _check_lengths(
+    config: AppConfig, prompt: PromptSpec, engine: Engine, template: ChatTemplate
+) -> None:
+    most = longest_reply(template, prompt, engine.max_prompt_tokens)
+    if most < 1:
+        limit = engine.max_prompt_tokens * 3 // 4
+        raise BadConfig([f"prompt={config.prompt!r}: it may have {limit} tokens at most"])
+    if config.max_reply_tokens > most:
+        raise BadConfig(
+            [f"max_reply_tokens={config.max_reply_tokens}: beside the prompt {most} at most fit"]
+        )
 
 
 def _load_ears(config: AppConfig) -> tuple[Recogniser, SmartTurn]:

@@ -33,6 +33,7 @@ from app.connection import CloseCode, Closing, Connection, Limits, LiveSession
 from app.errors import ForespeakError, SessionLimitReached
 from app.protocols.realtime import RealtimeAdapter, SessionDefaults
 from app.web_assets import WebAssets, security_headers
+from llm_engine.errors import EngineError
 
 logger = structlog.get_logger()
 
@@ -238,8 +239,9 @@ class Server:
         is_beta = _speaks_beta(socket.request)  # before there is a session to be closed
         try:
             session = self._source.open_session()
-        except SessionLimitReached as limit:
-            await _turn_away(socket, limit)
+        except (SessionLimitReached, EngineError) as refusal:
+            logger.info("session refused", code=refusal.code)
+            await _turn_away(socket, refusal)
             return
         log = logger.bind(session=session.name)
         adapter = RealtimeAdapter(session.name, self._defaults, is_beta=is_beta)
@@ -267,10 +269,10 @@ async def _close(socket: ServerConnection, closing: Closing) -> None:
         socket.transport.abort()
 
 
-async def _turn_away(socket: ServerConnection, limit: SessionLimitReached) -> None:
+async def _turn_away(socket: ServerConnection, refusal: SessionLimitReached | EngineError) -> None:
     """Browsers cannot read a refused handshake's status, so the reason goes over the socket."""
-    detail = {"type": "server_error", "code": limit.code, "message": str(limit)}
-    closing = Closing(CloseCode.TRY_AGAIN_LATER, str(limit))
+    detail = {"type": "server_error", "code": refusal.code, "message": str(refusal)}
+    closing = Closing(CloseCode.TRY_AGAIN_LATER, str(refusal))
     try:
         event = {"type": "error", "event_id": "event_0", "error": detail}
         await socket.send(json.dumps(event))

@@ -12,6 +12,7 @@ import numpy as np
 
 from app import messages as m
 from app.errors import SessionLimitReached
+from llm_engine.errors import EngineUnavailable
 
 RATE_HZ = 24_000
 UTTERANCE_SAMPLES = 8_000  # at 16 kHz
@@ -119,6 +120,7 @@ class ScriptedRuntime:
         self.max_sessions = max_sessions
         self.sessions: list[ScriptedSession] = []
         self.num_opened = 0
+        self.rest: str | None = None  # why the engine opens no session, if it opens none
 
     @property
     def num_sessions(self) -> int:
@@ -127,6 +129,8 @@ class ScriptedRuntime:
     def open_session(self, change: m.SettingsChanged | None = None) -> ScriptedSession:
         if len(self.sessions) >= self.max_sessions:
             raise SessionLimitReached(self.max_sessions)
+        if self.rest is not None:
+            raise EngineUnavailable(self.rest)
         self.num_opened += 1
         session = ScriptedSession(str(self.num_opened), self)
         self.sessions.append(session)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.conversation import MAX_MESSAGES, Conversation
+from app.conversation import MAX_MESSAGES, Conversation, longest_reply
 from app.errors import ItemNotFound, ItemRejected, PromptRejected, PromptTooLarge
 from app.prompt_spec import PromptSpec
 from tests.app.fakes import FakeTemplate
@@ -167,3 +167,12 @@ def test_only_the_operators_own_prompt_is_shared_between_sessions() -> None:
     assert bytes(private.token_ids).decode() == "the client'shi|assistant:"
     talk.set_spec(PromptSpec("sys"))
     assert talk.snapshot("hi").segments[0].role == "prefix"
+
+
+def test_the_longest_reply_is_the_longest_beside_which_the_prompt_is_taken() -> None:
+    template, spec = FakeTemplate(), PromptSpec("be brief. " * 10)
+    most = longest_reply(template, spec, 400)  # type: ignore[arg-type]
+    Conversation(template, spec, 400, reply_tokens=most).check_spec(spec)  # type: ignore[arg-type]
+    with pytest.raises(PromptTooLarge):
+        Conversation(template, spec, 400, reply_tokens=most + 1).check_spec(spec)  # type: ignore[arg-type]
+    assert longest_reply(template, PromptSpec("x" * 300), 400) < 1  # type: ignore[arg-type]

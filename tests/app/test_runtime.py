@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from app.config import AppConfig
-from app.errors import ModelNotFound, PromptFileInvalid
+from app.errors import BadConfig, ModelNotFound, PromptFileInvalid
 from app.runtime import Runtime
 from llm_engine.errors import EngineError
 
@@ -32,6 +32,24 @@ def test_a_corrupt_model_file_is_a_typed_error(tmp_path: Path) -> None:
 
 @pytest.mark.models
 def test_the_engine_is_what_the_configuration_says(smollm2_path: Path) -> None:
-    runtime = Runtime.load(AppConfig(device="cpu", kv_dtype="int8", speech="none"))
+    config = AppConfig(device="cpu", kv_dtype="int8", speech="none", max_sessions=40)
+    runtime = Runtime.load(config)
     assert runtime.engine.config.kv_dtype == "int8"
+    assert runtime.engine.config.max_sessions > 40
     assert runtime.engine.stats().num_sessions == 0
+
+
+@pytest.mark.models
+def test_replies_too_long_for_any_prompt_are_refused_with_the_longest_that_fits(
+    smollm2_path: Path,
+) -> None:
+    with pytest.raises(BadConfig, match=r"max_reply_tokens=4096: .* 1[89]\d\d at most"):
+        Runtime.load(AppConfig(max_reply_tokens=4096, speech="none"))
+
+
+@pytest.mark.models
+def test_a_prompt_that_leaves_no_room_is_refused(smollm2_path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "endless.toml"
+    file.write_text(f"system = '{'very ' * 3000}long'")
+    with pytest.raises(BadConfig, match=r"endless.toml.* 1488 tokens at most"):
+        Runtime.load(AppConfig(prompt=str(file), speech="none"))

@@ -189,6 +189,14 @@ async def test_one_session_too_many_is_told_why(serving, runtime):
         assert await closed_with(second) == CloseCode.TRY_AGAIN_LATER
 
 
+async def test_an_engine_that_opens_no_session_says_why(serving, runtime):
+    runtime.rest = "it is given a rest"
+    async with serving() as server, client_of(server) as client:
+        error = (await receive(client, "error"))["error"]
+        assert error["code"] == "engine_unavailable" and "a rest" in error["message"]
+        assert await closed_with(client) == CloseCode.TRY_AGAIN_LATER
+
+
 # ---- sessions
 
 
