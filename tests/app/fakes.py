@@ -82,11 +82,13 @@ class FakeEngine:
     def commit(self, session_id: str, snapshot: Snapshot) -> int:
         self._require_open(session_id)
         self._check(snapshot)
+        self.held_replies.discard(session_id)
         self.commits.append(snapshot)
         return len(self.commits) - 1
 
     def cancel(self, session_id: str) -> None:
         self._require_open(session_id)
+        self.held_replies.discard(session_id)
         self.num_cancelled += 1
 
     def truncate(self, session_id: str, turn: int, num_reply_tokens: int) -> None:
@@ -94,12 +96,14 @@ class FakeEngine:
         self.truncated.append((turn, num_reply_tokens))
 
     def hold_reply(self, session_id: str) -> None:
-        self.held_replies.add(session_id)
+        if session_id not in self.closed:
+            self.held_replies.add(session_id)
 
     def release_reply(self, session_id: str) -> None:
         self.held_replies.discard(session_id)
 
     def close(self, session_id: str) -> None:
+        self.held_replies.discard(session_id)
         self.closed.append(session_id)
 
     def _require_open(self, session_id: str) -> None:
