@@ -150,6 +150,14 @@ class Delivery:
                 self._engine.release_reply(self._reply.source[0])
             self._send_audio(now_s)
 
+    def on_unspoken(self, key: str, why: str, now_s: float) -> None:
+        """The voice has no more of a piece than it gave. The client is told once per reply."""
+        reply = self._reply
+        if reply is not None and reply.has_own(key) and not reply.is_partly_mute:
+            reply.is_partly_mute = True
+            self._emit(m.ErrorReported("speech_failed", why))
+        self.on_spoken(key, None, True, now_s)
+
     def _send_audio(self, now_s: float) -> None:
         reply, turn = self._reply, self._turn
         if reply is None or turn is None:

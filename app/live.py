@@ -285,6 +285,9 @@ class LiveSession:
     def on_spoken(self, key: str, samples: np.ndarray | None, is_last: bool) -> None:
         self._hop(lambda: self._session.on_spoken(key, samples, is_last, self.now_s))
 
+    def on_unspoken(self, key: str, why: str) -> None:
+        self._hop(lambda: self._session.on_unspoken(key, why, self.now_s))
+
     def _on_thought(self, event: thought.EngineEvent) -> None:
         """On the engine's thread."""
         if isinstance(event, thought.ReplyDelta):
@@ -322,9 +325,9 @@ class _LiveVoice:
                 self._on_chunk,
                 self._on_done,
             )
-        except SpeechQueueFull:
+        except SpeechQueueFull as full:
             logger.warning("speech queue full", session=self._session.name)
-            self._session.on_spoken(key, None, True)
+            self._session.on_unspoken(key, str(full))
 
     def promote(self, key: str) -> None:
         self._worker.promote(key)
@@ -338,4 +341,6 @@ class _LiveVoice:
     def _on_done(self, done: SpeechDone) -> None:
         if done.outcome == "failed":
             logger.warning("speech failed", session=self._session.name, error=done.error)
+            self._session.on_unspoken(done.key, f"the voice failed: {done.error}")
+            return
         self._session.on_spoken(done.key, None, True)

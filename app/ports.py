@@ -37,7 +37,8 @@ class Mind(Protocol):
 
 
 class Voice(Protocol):
-    """The synthesizer's worker; chunks come back through `Session.on_spoken`."""
+    """The synthesizer's worker; chunks come back through `Session.on_spoken`, a refusal or failure
+    through `Session.on_unspoken`."""
 
     def submit(self, key: str, text: str, *, held: bool) -> None:
         """Synthesise `text`. A held piece is speculative and goes after all others."""

@@ -19,6 +19,7 @@ class Piece:
 
     key: str
     text: str
+    was_held: bool = False  # begun for a draft, when the voice may drop it for other work
     chunks: list[np.ndarray] = field(default_factory=list)
     num_sent: int = 0  # chunks handed to the client
     num_samples: int = 0
@@ -32,6 +33,11 @@ class Piece:
             if self.first_chunk_s is None:
                 self.first_chunk_s = now_s
         self.is_spoken = self.is_spoken or is_last
+
+    @property
+    def is_dropped(self) -> bool:
+        """Begun for a draft, and ended without a sound: it must be spoken anew."""
+        return self.was_held and self.is_spoken and not self.chunks
 
 
 class HeldPiece:
@@ -56,17 +62,19 @@ class HeldPiece:
             return
         self.drop()
         self._num_made += 1
-        self.piece = Piece(f"{self._name}-held-{self._num_made}", pieces[0])
+        self.piece = Piece(f"{self._name}-held-{self._num_made}", pieces[0], was_held=True)
         self._voice.submit(self.piece.key, speakable(pieces[0]), held=True)
 
     def take(self, text: str) -> Piece | None:
-        """Hand over the held piece if it speaks exactly `text`; otherwise drop it."""
+        """Hand over the held piece if it speaks exactly `text`; otherwise drop it. One that the
+        voice dropped counts as none."""
         piece, self.piece = self.piece, None
-        if piece is not None and piece.text != text:
+        if piece is None or piece.is_dropped:
+            return None
+        if piece.text != text:
             self._voice.cancel(piece.key)
             return None
-        if piece is not None:
-            self._voice.promote(piece.key)
+        self._voice.promote(piece.key)
         return piece
 
     def drop(self) -> None:
@@ -100,6 +108,7 @@ class Reply:
         self.stats = TurnStats()
         self.num_samples_sent = 0
         self.started_playing_s: float | None = None
+        self.is_partly_mute = False  # and the client knows it
         self._num_prompt_tokens = num_prompt_tokens
         self._deltas: list[tuple[str, int]] = []  # text, number of tokens
         self._voice = voice
@@ -160,8 +169,16 @@ class Reply:
         for piece in self._pieces:
             if piece.key == key:
                 piece.add(samples, is_last, now_s)
+                if piece.is_dropped:  # just before it was promoted
+                    piece.was_held = piece.is_spoken = False
+                    piece.key = self._key(self._pieces.index(piece))
+                    self._voice.submit(piece.key, speakable(piece.text), held=False)
                 return True
         return False
+
+    def has_own(self, key: str) -> bool:
+        """`key` is a piece that was asked for when its words were committed."""
+        return any(piece.key == key and not piece.was_held for piece in self._pieces)
 
     def audio_to_send(self) -> list[tuple[np.ndarray, str]]:
         """Chunks that may leave now, each with its piece's text if it is the piece's first."""
@@ -239,7 +256,10 @@ class Reply:
             return
         for text in texts:
             taken = self._held.take(text) if not self._pieces else None
-            piece = taken or Piece(f"{self.reply_id}-{len(self._pieces)}", text)
+            piece = taken or Piece(self._key(len(self._pieces)), text)
             self._pieces.append(piece)
             if taken is None:
                 self._voice.submit(piece.key, speakable(text), held=False)
+
+    def _key(self, index: int) -> str:
+        return f"{self.reply_id}-{index}"

@@ -149,6 +149,10 @@ class Session:
         """A chunk [N] float32 from the voice; None with `is_last` only ends the piece."""
         self._delivery.on_spoken(key, samples, is_last, now_s)
 
+    def on_unspoken(self, key: str, why: str, now_s: float) -> None:
+        """The voice refused a piece or failed at it; ends the piece."""
+        self._delivery.on_unspoken(key, why, now_s)
+
     def on_engine_event(self, event: thought.EngineEvent, now_s: float) -> None:
         """An event of the engine for this session."""
         match event:

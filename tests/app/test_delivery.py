@@ -134,3 +134,64 @@ def test_a_client_may_say_what_it_played_of_a_reply_that_new_settings_stopped() 
     stage.session.on_command(m.ReplyTruncated(item_id, 1000), stage.now_s)
     assert stage.conversation.text_of(item_id) == "Once there was a king."
     assert stage.of_type(m.ReplyCut)[-1] == m.ReplyCut(item_id, 1000, "Once there was a king.")
+
+
+def test_a_reply_waits_for_a_held_piece_of_which_nothing_has_come_yet() -> None:
+    stage = Stage()
+    stage.starts_speaking()
+    stage.says("tell me a story")
+    stage.drafts("Once there was a king. He ")
+    stage.ends("tell me a story")
+    stage.replies("Once there was a king. He ")
+    assert stage.engine.held_replies == {stage.engine_id}
+    (key,) = stage.voice.spoken
+    assert key not in stage.voice.held  # it waits behind nothing speculative any more
+    stage.session.on_spoken(key, np.ones(480, np.float32), False, stage.now_s)
+    assert not stage.engine.held_replies
+    assert stage.of_type(m.ReplyAudio)[0].text == "Once there was a king."
+
+
+def test_an_interruption_ends_the_wait_for_the_voice() -> None:
+    stage = Stage()
+    stage.asks("tell me a story")
+    stage.replies("Once there was a king. He ")
+    assert stage.engine.held_replies
+    stage.starts_speaking()
+    stage.waits(0.3)
+    assert not stage.engine.held_replies and stage.engine.num_cancelled == 1
+    (key,) = stage.voice.spoken
+    stage.session.on_spoken(key, np.ones(480, np.float32), False, stage.now_s)  # on its way
+    assert not stage.of_type(m.ReplyAudio)
+    stage.ends("never mind")
+    stage.generates("All right.")
+    stage.speaks_all()
+    assert stage.of_type(m.ReplyFinished)[-1].reason == "completed"
+
+
+def test_pieces_that_a_full_voice_refuses_are_reported_once_and_hold_nothing_up() -> None:
+    stage = Stage()
+    stage.asks("tell me a story")
+    stage.replies("Once there was a king. He ")
+    (first,) = stage.voice.spoken
+    stage.session.on_unspoken(first, "64 pieces already wait to be spoken", stage.now_s)
+    assert not stage.engine.held_replies
+    stage.generates("had a horse. It could fly.")
+    for key in list(stage.voice.spoken)[1:]:
+        stage.session.on_unspoken(key, "64 pieces already wait to be spoken", stage.now_s)
+    (error,) = stage.of_type(m.ErrorReported)
+    assert error.code == "speech_failed" and "64 pieces" in error.message
+    assert stage.of_type(m.ReplyFinished)[0].reason == "completed"
+
+
+def test_a_held_piece_that_the_voice_refuses_is_not_reported() -> None:
+    stage = Stage()
+    stage.starts_speaking()
+    stage.says("tell me a story")
+    stage.drafts("Once there was a king. He ")
+    (key,) = stage.voice.spoken
+    stage.session.on_unspoken(key, "64 pieces already wait to be spoken", stage.now_s)
+    stage.ends("tell me a story")
+    stage.generates("Once there was a king.")
+    stage.speaks_all()
+    assert not stage.of_type(m.ErrorReported)
+    assert stage.of_type(m.ReplyAudio)[0].text == "Once there was a king."

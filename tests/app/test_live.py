@@ -14,6 +14,7 @@ from app.errors import SessionLimitReached
 from app.live import LiveRuntime, LiveSession
 from app.runtime import Runtime
 from asr.audio import read_file
+from tts.worker import SpeechQueueFull, SpeechWorker
 
 pytestmark = [pytest.mark.models, pytest.mark.asyncio(loop_scope="module")]
 
@@ -101,3 +102,19 @@ async def test_silence_never_starts_a_turn(live: LiveRuntime) -> None:
     await asyncio.sleep(0.5)
     await session.close()
     assert [event async for event in session.events()] == []
+
+
+async def test_a_client_is_told_that_its_reply_cannot_be_spoken(
+    live: LiveRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(worker: SpeechWorker, *request: object) -> None:
+        raise SpeechQueueFull(64)
+
+    monkeypatch.setattr(SpeechWorker, "submit", refuse)
+    session = live.open_session()
+    await session.send(m.TextTyped("Say hello, then say goodbye.", final=True))
+    events = await events_until(session, m.TurnMeasured)
+    errors = [event for event in events if isinstance(event, m.ErrorReported)]
+    assert [error.code for error in errors] == ["speech_failed"]
+    assert any(isinstance(event, m.ReplyText) for event in events)
+    await session.close()

@@ -123,3 +123,26 @@ def test_a_reply_that_does_not_speak_asks_the_voice_for_nothing() -> None:
     reply.on_delta(TEXT, 12)
     reply.on_generated("stop", TurnStats())
     assert reply.is_finished and not voice.spoken
+
+
+def test_a_held_piece_that_the_voice_dropped_is_spoken_anew() -> None:
+    voice, held, reply = parts()
+    held.on_draft(TEXT, is_complete=False)
+    assert held.piece is not None
+    held.piece.add(None, True, now_s=0.5)  # superseded, or refused by a full queue
+    reply.on_delta(TEXT, 12)
+    assert voice.spoken["r-0"] == FIRST
+    assert reply.on_chunk("r-0", SECOND, True, 1.0)
+    assert [text for _, text in reply.audio_to_send()] == [FIRST]
+
+
+def test_a_held_piece_dropped_just_before_it_was_wanted_is_spoken_anew() -> None:
+    voice, held, reply = parts()
+    held.on_draft(TEXT, is_complete=False)
+    (key,) = voice.spoken
+    reply.on_delta(TEXT, 12)
+    assert reply.awaits_first_audio and "r-0" not in voice.spoken
+    assert reply.on_chunk(key, None, True, 1.0)
+    assert reply.awaits_first_audio and voice.spoken["r-0"] == FIRST
+    assert reply.on_chunk("r-0", None, True, 2.0)  # once is enough
+    assert not reply.awaits_first_audio
