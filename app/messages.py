@@ -7,6 +7,7 @@ messages; the session knows no wire format. Audio is float32 mono here; codecs l
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Literal
 
 import numpy as np
@@ -81,6 +82,15 @@ class PlaybackReported:
     heard_ms: int
 
 
+class Reset(Enum):
+    """A setting goes back to what holds where nobody sets it."""
+
+    RESET = "reset"
+
+
+RESET = Reset.RESET
+
+
 @dataclass(frozen=True, slots=True)
 class SettingsChanged:
     """Only fields that are not None change."""
@@ -91,11 +101,11 @@ class SettingsChanged:
     seed: int | None = None
     max_reply_tokens: int | None = None
     output_audio: bool | None = None
-    language: str | None = None
-    hot_words: str | None = None
+    language: str | Reset | None = None  # reset: detected
+    hot_words: str | Reset | None = None  # reset: none
     turn_detection: Literal["none", "server_vad", "semantic_vad"] | None = None
     silence_ms: int | None = None  # server_vad
-    vad_threshold: float | None = None
+    vad_threshold: float | Reset | None = None
     eagerness: Literal["low", "medium", "high", "auto"] | None = None  # semantic_vad
     create_response: bool | None = None
     interrupt_response: bool | None = None

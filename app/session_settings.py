@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from app.messages import SettingsChanged
+from app.messages import Reset, SettingsChanged
 from app.timeline import Prices
 from asr.settings import ListenerSettings
 from llm_engine.events import SessionConfig
@@ -47,12 +47,17 @@ def changed_listener(settings: ListenerSettings, change: SettingsChanged) -> Lis
         settings,
         turn_detection=_or(change.turn_detection, settings.turn_detection),
         silence_ms=_or(change.silence_ms, settings.silence_ms),
-        vad_threshold=_or(change.vad_threshold, settings.vad_threshold),
+        vad_threshold=_or_reset(change.vad_threshold, settings.vad_threshold),
         eagerness=_or(change.eagerness, settings.eagerness),
-        language=_or(change.language, settings.language),
-        hot_words=_or(change.hot_words, settings.hot_words),
+        language=_or_reset(change.language, settings.language),
+        hot_words=_or_reset(change.hot_words, settings.hot_words),
     )
 
 
 def _or(value: T | None, default: T) -> T:
     return default if value is None else value
+
+
+def _or_reset(value: T | Reset | None, default: T | None) -> T | None:
+    """The listener's settings of this kind are None where nobody sets them."""
+    return None if isinstance(value, Reset) else _or(value, default)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.messages import SettingsChanged
+from app.messages import RESET, SettingsChanged
 from app.protocols.errors import ProtocolError
 from app.protocols.realtime_beta import from_beta
 from app.protocols.realtime_fields import (
@@ -200,14 +200,18 @@ def _read_input(
         wanted = fields["transcription"]
         settings = replace(settings, transcribes=wanted is not None)
         wanted = object_at(wanted or {}, f"{param}.transcription")
-        if wanted.get("language") is not None:
-            language = _language(settings, wanted["language"], f"{param}.transcription.language")
+        if "language" in wanted:
+            language = wanted["language"]
+            if language is not None:
+                language = _language(settings, language, f"{param}.transcription.language")
             settings = replace(settings, language=language)
-            change = replace(change, language=language)
-        if wanted.get("prompt") is not None:
-            words = checked(wanted["prompt"], str, f"{param}.transcription.prompt")
+            change = replace(change, language=RESET if language is None else language)
+        if "prompt" in wanted:
+            words = wanted["prompt"]
+            if words is not None:
+                words = checked(words, str, f"{param}.transcription.prompt")
             settings = replace(settings, hot_words=words)
-            change = replace(change, hot_words=words)
+            change = replace(change, hot_words=RESET if words is None else words)
     if "turn_detection" in fields:
         return _read_turn_detection(settings, change, fields["turn_detection"])
     return settings, change
@@ -219,7 +223,9 @@ def _read_turn_detection(
     param = "session.audio.input.turn_detection"
     if given is None:  # the client commits, and asks for the reply itself
         settings = replace(settings, turn_detection=None)
-        return settings, replace(change, turn_detection="none", create_response=False)
+        return settings, replace(
+            change, turn_detection="none", vad_threshold=RESET, create_response=False
+        )
     shown = _shown_turn_detection(object_at(given, param))
     kind = shown["type"]
     change = replace(
@@ -248,7 +254,7 @@ def _read_turn_detection(
             raise ProtocolError(
                 "invalid_value", f"unknown eagerness {eagerness!r}", f"{param}.eagerness"
             )
-        change = replace(change, eagerness=eagerness)
+        change = replace(change, eagerness=eagerness, vad_threshold=RESET)
     return replace(settings, turn_detection=shown), change
 
 

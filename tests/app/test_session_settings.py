@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from app.messages import SettingsChanged
+from app.messages import RESET, SettingsChanged
 from app.session_settings import SessionSettings, changed_listener
 from asr.settings import ListenerSettings
 
@@ -19,3 +19,9 @@ def test_the_listeners_share_of_a_change_leaves_the_rest_alone() -> None:
     after = changed_listener(before, SettingsChanged(turn_detection="server_vad", language="de"))
     assert (after.turn_detection, after.language, after.silence_ms) == ("server_vad", "de", 400)
     assert changed_listener(before, SettingsChanged(instructions="be brief")) == before
+
+
+def test_what_is_reset_is_as_if_nobody_had_set_it() -> None:
+    before = ListenerSettings(vad_threshold=0.9, language="de", hot_words="Hibari", silence_ms=400)
+    change = SettingsChanged(vad_threshold=RESET, language=RESET, hot_words=RESET)
+    assert changed_listener(before, change) == ListenerSettings(silence_ms=400)

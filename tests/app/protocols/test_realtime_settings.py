@@ -100,6 +100,24 @@ def test_server_vad_and_transcription_settings_reach_the_session(client):
     assert shown["transcription"]["language"] == "de"
 
 
+@pytest.mark.parametrize("turn_detection", [{"type": "semantic_vad"}, None])
+def test_the_threshold_of_server_vad_ends_with_it(client, turn_detection):
+    server_vad = {"type": "server_vad", "threshold": 0.9}
+    change, _ = client.updates(audio={"input": {"turn_detection": server_vad}})
+    assert change.vad_threshold == 0.9
+    change, event = client.updates(audio={"input": {"turn_detection": turn_detection}})
+    assert change.vad_threshold is m.RESET
+    assert "threshold" not in str(event["session"]["audio"]["input"]["turn_detection"])
+
+
+def test_a_language_and_a_prompt_can_be_taken_back(client):
+    client.updates(audio={"input": {"transcription": {"language": "de", "prompt": "Hibari"}}})
+    transcription = {"language": None, "prompt": None}
+    change, event = client.updates(audio={"input": {"transcription": transcription}})
+    assert (change.language, change.hot_words) == (m.RESET, m.RESET)
+    assert event["session"]["audio"]["input"]["transcription"] == {"model": "whisper"}
+
+
 def test_semantic_vad_is_as_eager_as_asked(client):
     change, _ = client.updates(
         audio={"input": {"turn_detection": {"type": "semantic_vad", "eagerness": "high"}}}
