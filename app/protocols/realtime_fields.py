@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from app.protocols.errors import ProtocolError
 
+_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
 MAX_TOKENS = 4096  # what "inf" means here
 _T = TypeVar("_T")
 
@@ -29,7 +30,7 @@ def object_at(value: object, param: str) -> dict[str, Any]:
 def checked(value: object, wanted: type[_T], param: str) -> _T:
     if not isinstance(value, wanted):
         raise ProtocolError(
-            "invalid_type", f"{param} must be {wanted.__name__}, not {type(value).__name__}", param
+            "invalid_type", f"{param} must be {_NAMES[wanted]}, not {value!r:.40}", param
         )
     return value
 
@@ -43,9 +44,7 @@ def whole_number(value: object, low: int, high: int, param: str) -> int:
 
 def number(value: object, low: float, high: float, param: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ProtocolError(
-            "invalid_type", f"{param} must be a number, not {type(value).__name__}", param
-        )
+        raise ProtocolError("invalid_type", f"{param} must be a number, not {value!r:.40}", param)
     if not low <= value <= high:
         raise ProtocolError(
             "invalid_value", f"{param} must be within {low} and {high}, not {value}", param

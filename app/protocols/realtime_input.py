@@ -11,7 +11,7 @@ from typing import Any
 from app import messages as m
 from app.protocols.errors import ProtocolError
 from app.protocols.realtime_beta import is_beta_shape
-from app.protocols.realtime_fields import max_tokens, modalities
+from app.protocols.realtime_fields import checked, max_tokens, modalities, object_at
 from app.protocols.realtime_items import read_item
 from app.protocols.realtime_state import (
     RealtimeState,
@@ -80,7 +80,11 @@ def _on_item_create(state: RealtimeState, event: _Fields) -> Iterator[Step]:
     item = read_item(event.get("item"), state.new_id("item"), state.items)
     wanted = event.get("previous_item_id")
     if wanted is not None and wanted != state.items.last_id:
-        raise ProtocolError("unsupported", "items can only be added at the end", "previous_item_id")
+        raise ProtocolError(
+            "unsupported",
+            f"items are added at the end, after {state.items.last_id!r}, not after {wanted!r:.80}",
+            "previous_item_id",
+        )
     previous = state.items.add(item)
     yield m.MessageAdded(item.item_id, item.role, item.text or "")
     yield from item_events(item, previous)
@@ -96,10 +100,12 @@ def _on_item_truncate(state: RealtimeState, event: _Fields) -> Iterator[Step]:
     end_ms = event.get("audio_end_ms")
     if item.role != "assistant" or item.medium != "audio":
         raise ProtocolError("invalid_value", f"{item.item_id!r} is no spoken reply", "item_id")
-    if event.get("content_index", 0) != 0:
-        raise ProtocolError("invalid_value", "replies have one part, 0", "content_index")
+    if (index := event.get("content_index", 0)) != 0:
+        raise ProtocolError(
+            "invalid_value", f"replies have one part, 0, not {index!r:.40}", "content_index"
+        )
     if isinstance(end_ms, bool) or not isinstance(end_ms, int) or end_ms < 0:
-        raise ProtocolError("invalid_value", f"not a time: {end_ms!r:.40}", "audio_end_ms")
+        raise ProtocolError("invalid_value", f"not a time in ms: {end_ms!r:.40}", "audio_end_ms")
     end_ms = min(end_ms, item.sent_ms)  # a player's clock may run past the end
     state.acknowledged_cut = (item.item_id, end_ms)
     yield m.ReplyTruncated(item.item_id, end_ms)
@@ -119,17 +125,21 @@ def _on_item_delete(state: RealtimeState, event: _Fields) -> Iterator[Step]:
 def _on_response_create(state: RealtimeState, event: _Fields) -> Iterator[Step]:
     if state.reply is not None or state.request is not None:
         raise ProtocolError(
-            "conversation_already_has_active_response", "a response is being made already"
+            "conversation_already_has_active_response",
+            f"{_running(state)}: cancel it or wait for its response.done",
         )
-    given = event.get("response") or {}
-    if not isinstance(given, dict):
-        raise ProtocolError("invalid_type", "response must be an object", "response")
+    given = object_at(event.get("response") or {}, "response")
     for name, harmless in (("conversation", "auto"), ("input", None), ("tools", [])):
         if given.get(name) not in (None, harmless):
-            raise ProtocolError("unsupported", f"response.{name}", f"response.{name}")
+            known = "nothing else" if harmless is None else f"only {harmless!r}"
+            raise ProtocolError(
+                "unsupported",
+                f"response.{name} {given[name]!r:.80} is not supported, {known} is",
+                f"response.{name}",
+            )
     instructions = given.get("instructions")
-    if instructions is not None and not isinstance(instructions, str):
-        raise ProtocolError("invalid_type", "not a string", "response.instructions")
+    if instructions is not None:
+        instructions = checked(instructions, str, "response.instructions")
     tokens = given.get("max_output_tokens", given.get("max_response_output_tokens"))
     if tokens is not None:
         tokens = max_tokens(tokens, "response.max_output_tokens")
@@ -149,7 +159,8 @@ def _on_response_cancel(state: RealtimeState, event: _Fields) -> Iterator[Step]:
         request.is_cancelled = True
         return
     if state.reply is None or wanted not in (None, state.reply.reply_id):
-        raise ProtocolError("response_cancel_not_active", "no such response is being made")
+        named = "" if wanted is None else f", not {wanted!r:.80}"
+        raise ProtocolError("response_cancel_not_active", _running(state) + named)
     yield m.ReplyCancelled()
 
 
@@ -159,22 +170,28 @@ def _on_output_clear(state: RealtimeState, event: _Fields) -> Iterator[Step]:
 
 def _on_typed(state: RealtimeState, event: _Fields) -> Iterator[Step]:
     text, final = event.get("text"), event.get("final", False)
-    if not isinstance(text, str) or not isinstance(final, bool):
-        raise ProtocolError("invalid_type", "text must be a string, final a boolean", "text")
+    text, final = checked(text, str, "text"), checked(final, bool, "final")
     if len(text) > MAX_TYPED_CHARS:
-        raise ProtocolError("text_too_long", f"{len(text)} characters", "text")
+        raise ProtocolError(
+            "text_too_long", f"{len(text)} characters; limit {MAX_TYPED_CHARS}", "text"
+        )
     if final and text.strip():
         state.typed.append(text.strip())
     yield m.TextTyped(text, final)
 
 
 def _on_playback(state: RealtimeState, event: _Fields) -> Iterator[Step]:
-    reply_id, played_ms = event.get("response_id"), event.get("played_ms")
-    if not isinstance(reply_id, str):
-        raise ProtocolError("invalid_type", "response_id must be a string", "response_id")
+    reply_id = checked(event.get("response_id"), str, "response_id")
+    played_ms = event.get("played_ms")
     if isinstance(played_ms, bool) or not isinstance(played_ms, int) or played_ms < 0:
-        raise ProtocolError("invalid_value", f"not a time: {played_ms!r:.40}", "played_ms")
+        raise ProtocolError("invalid_value", f"not a time in ms: {played_ms!r:.40}", "played_ms")
     yield m.PlaybackReported(reply_id, played_ms)
+
+
+def _running(state: RealtimeState) -> str:
+    if state.reply is not None:
+        return f"response {state.reply.reply_id!r} is being made"
+    return "no response is being made" if state.request is None else "a response was asked for"
 
 
 HANDLERS: dict[str, Handler] = {

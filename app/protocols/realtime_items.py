@@ -90,9 +90,14 @@ def read_item(given: object, new_id: str, items: ItemLog) -> Item:
     if kind != "message":
         raise ProtocolError("unsupported", f"items of type {kind!r} are not supported", "item.type")
     if not isinstance(role, str) or role not in _TEXT_PARTS:
-        raise ProtocolError("invalid_value", f"unknown role {role!r}", "item.role")
+        known = ", ".join(_TEXT_PARTS)
+        raise ProtocolError(
+            "invalid_value", f"unknown role {role!r:.80}; known: {known}", "item.role"
+        )
     if not isinstance(content, list) or not content:
-        raise ProtocolError("invalid_value", "content must be a list of parts", "item.content")
+        raise ProtocolError(
+            "invalid_value", f"content must be a list of parts, not {content!r:.40}", "item.content"
+        )
     item_id = given.get("id") or new_id
     if not isinstance(item_id, str) or len(item_id) > 64:
         raise ProtocolError("invalid_value", f"not an item id: {item_id!r:.80}", "item.id")
@@ -109,7 +114,7 @@ def read_item(given: object, new_id: str, items: ItemLog) -> Item:
 def _part_text(part: object, role: str, index: int) -> str:
     param = f"item.content[{index}]"
     if not isinstance(part, dict):
-        raise ProtocolError("invalid_type", f"{param} must be an object", param)
+        raise ProtocolError("invalid_type", f"{param} must be an object, not {part!r:.40}", param)
     kind = part.get("type", "text")
     if kind in _TEXT_PARTS[role]:
         text = part.get("text")
@@ -120,5 +125,7 @@ def _part_text(part: object, role: str, index: int) -> str:
             "unsupported", f"{param}: {kind!r} in a message of the {role} is not supported", param
         )
     if not isinstance(text, str):
-        raise ProtocolError("invalid_type", f"{param}.text must be a string", f"{param}.text")
+        raise ProtocolError(
+            "invalid_type", f"{param}.text must be a string, not {text!r:.40}", f"{param}.text"
+        )
     return text

@@ -29,6 +29,6 @@ def test_modalities_say_whether_the_reply_is_spoken():
     assert not modalities(["text"], "here")
 
 
-def test_a_wrong_type_names_both_types():
-    with pytest.raises(ProtocolError, match="here must be str, not int"):
+def test_a_wrong_type_is_named_with_the_value():
+    with pytest.raises(ProtocolError, match="here must be a string, not 3"):
         checked(3, str, "here")

@@ -347,3 +347,45 @@ def test_a_first_update_that_fails_does_not_settle_the_shape(client):
         if isinstance(step, dict)
     )
     assert updated["session"]["modalities"] == ["text"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "said"),
+    [
+        ("response.cancel", {"response_id": "resp_9"}, ["resp_1", "resp_9"]),
+        ("response.create", {}, ["resp_1"]),
+        ("conversation.item.create", {"item": 3}, ["3"]),
+        ("conversation.item.create", {"item": MESSAGE | {"role": "robot"}}, ["robot", "assistant"]),
+        ("conversation.item.create", {"item": MESSAGE | {"content": "Hi"}}, ["Hi", "list"]),
+        ("conversation.item.create", {"item": MESSAGE, "previous_item_id": "x"}, ["'x'", "item_2"]),
+        ("forespeak.text.typed", {"text": 3}, ["text must be a string", "3"]),
+        ("forespeak.text.typed", {"text": "x", "final": "no"}, ["final must be a boolean", "no"]),
+        ("forespeak.text.typed", {"text": "x" * 10_001}, ["10001", "10000"]),
+        ("forespeak.playback.reported", {"response_id": 4}, ["response_id must be a string", "4"]),
+        ("forespeak.playback.reported", {"response_id": "r", "played_ms": "2 s"}, ["2 s", "ms"]),
+    ],
+)
+def test_an_error_names_the_value_and_what_would_be_right(client, kind, fields, said):
+    client.hears(STARTED)
+    message = client.error(kind, **fields)["message"]
+    assert all(words in message for words in said), message
+
+
+@pytest.mark.parametrize(
+    ("response", "said"),
+    [
+        ({"input": ["x"]}, ["response.input", "'x'"]),
+        ({"conversation": "none"}, ["response.conversation 'none'", "'auto'"]),
+        ({"instructions": 5}, ["response.instructions must be a string", "5"]),
+        (["x"], ["response must be an object", "x"]),
+    ],
+)
+def test_an_error_in_a_request_names_the_value_and_what_would_be_right(client, response, said):
+    message = client.error("response.create", response=response)["message"]
+    assert all(words in message for words in said), message
+
+
+def test_cancelling_where_nothing_runs_says_so(client):
+    assert "no response is being made" in client.error("response.cancel")["message"]
+    named = client.error("response.cancel", response_id="resp_9")["message"]
+    assert "no response" in named and "resp_9" in named
