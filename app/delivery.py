@@ -35,6 +35,7 @@ class Turn:
     text: str = ""  # as shown
     prompt_text: str = ""  # as the model reads it
     max_reply_tokens: int | None = None  # None: the session's
+    instructions: str | None = None  # None: the session's
 
 
 class Delivery:

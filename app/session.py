@@ -38,6 +38,7 @@ from asr import events as heard
 from asr.listener import Listener
 from llm_engine import events as thought
 from llm_engine.errors import EngineError
+from llm_engine.prompt import Snapshot
 
 INTERRUPT_MS = (
     180  # the caller must have spoken this long before a reply is cut: blips do not count
@@ -330,9 +331,7 @@ class Session:
             self._on_reply_over(now_s)
             return
         try:
-            snapshot = self._conversation.snapshot(
-                turn.prompt_text or None, at_pause=True, max_reply_tokens=turn.max_reply_tokens
-            )
+            snapshot = self._final_snapshot(turn)
             if turn.prompt_text:
                 self._conversation.add(turn.item_id, "user", turn.prompt_text)
             engine_turn = self._engine.commit(self._engine_id, snapshot)
@@ -346,6 +345,18 @@ class Session:
             self._new_item_id(),
             num_prompt_tokens=snapshot.num_tokens,
         )
+
+    def _final_snapshot(self, turn: Turn) -> Snapshot:
+        spec = self._conversation.spec
+        if turn.instructions is not None:
+            self._conversation.set_spec(replace(spec, system=turn.instructions))
+        try:
+            return self._conversation.snapshot(
+                turn.prompt_text or None, at_pause=True, max_reply_tokens=turn.max_reply_tokens
+            )
+        finally:
+            if turn.instructions is not None:
+                self._conversation.set_spec(spec)
 
     def _on_reply_over(self, now_s: float) -> None:
         self._conversation.begin_turn()
@@ -377,14 +388,16 @@ class Session:
         self._begin_unspoken(turn, now_s)
 
     def _on_reply_requested(self, request: m.ReplyRequested, now_s: float) -> None:
-        spec = self._conversation.spec
         if request.instructions is not None:
-            self._conversation.set_spec(replace(spec, system=request.instructions))
-        turn = Turn("", Timeline(eou_s=now_s), max_reply_tokens=request.max_tokens)
-        try:
-            self._begin_unspoken(turn, now_s)
-        finally:
-            self._conversation.set_spec(spec)
+            spec = self._conversation.spec
+            self._conversation.check_spec(replace(spec, system=request.instructions))
+        turn = Turn(
+            "",
+            Timeline(eou_s=now_s),
+            max_reply_tokens=request.max_tokens,
+            instructions=request.instructions,
+        )
+        self._begin_unspoken(turn, now_s)
 
     def _begin_unspoken(self, turn: Turn, now_s: float) -> None:
         """Start a turn that no utterance of the caller began."""

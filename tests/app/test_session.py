@@ -473,3 +473,25 @@ def test_words_that_the_models_template_does_not_take_cost_the_turn_and_not_the_
     assert not stage.engine.updates
     stage.asks("hello")
     assert len(stage.engine.commits) == 1
+
+
+def test_a_request_that_waits_keeps_its_own_instructions_and_no_other_turn_has_them() -> None:
+    stage = interruptible_with_a_turn_waiting()
+    stage.session.on_command(m.ReplyRequested(instructions="be rude"), 0.0)
+    stage.generates("Second.")
+    stage.speaks_all()
+    stage.waits(1.5)
+    stage.generates("Third.")
+    stage.speaks_all()
+    stage.waits(1.5)
+    stage.asks("four")
+    prompts = [bytes(snapshot.token_ids).decode() for snapshot in stage.engine.commits]
+    assert [prompt[:8] for prompt in prompts] == ["be brief", "be brief", "be rudeu", "be brief"]
+
+
+def test_instructions_too_long_for_one_reply_are_refused_before_anything_is_stopped() -> None:
+    stage = Stage(max_prompt_tokens=400)
+    stage.asks("hello")
+    stage.session.on_command(m.ReplyRequested(instructions="be brief. " * 100), 0.0)
+    assert [error.code for error in stage.of_type(m.ErrorReported)] == ["instructions_too_long"]
+    assert not stage.of_type(m.AudioFlushed)
