@@ -28,9 +28,10 @@ class _Message:
 class Conversation:
     """What was said so far, and the newest snapshot of what is being said.
 
-    Prompts stay within `max_prompt_tokens` by forgetting the oldest turns: at a turn's boundary
-    (`begin_turn`) until there is room for the caller's words and a reply of `reply_tokens`; within
-    a turn only if its words outgrow that room, since a draft then loses its history half way.
+    Prompts stay within `max_prompt_tokens` by leaving out the oldest turns. At a turn's boundary
+    (`begin_turn`) they are forgotten until there is room for the caller's words and a reply of
+    `reply_tokens`. Words that outgrow that room push more of them out of their own prompt alone:
+    what a final prompt holds depends on its words, never on partial ones that came before.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Conversation:
             raise ItemRejected(item_id, "an item with this id exists already")
         self._messages.append(_Message(item_id, role, text))
         if len(self._messages) > MAX_MESSAGES:
-            self._forget_oldest_turn()
+            del self._messages[: self._after_turn(0)]
 
     def restore(self, item_id: str, role: Role, text: str) -> None:
         """Append a message that the client gives. Raises ItemRejected also for one that would not
@@ -105,37 +106,38 @@ class Conversation:
 
     def begin_turn(self) -> None:
         """Forget the oldest turns until there is room for the caller's words and a reply."""
-        self._make_room("", num_kept=0)
+        del self._messages[: self._first_with_room("", num_kept=0)]
 
     def snapshot(
         self, slot: str | None, *, at_pause: bool = False, max_reply_tokens: int | None = None
     ) -> Snapshot:
         """The prompt with `slot` as the caller's running message (None: history alone).
 
-        Where the words fit only without the oldest turns, these are forgotten. Words that fit with
-        no history at all cost none of it: the engine refuses them. Raises PromptRejected.
+        Where the words fit only without the oldest turns, these are left out. Words that fit with
+        no history at all get all of it: the engine refuses them. Raises PromptRejected.
         """
         self._revision += 1
         words, num_kept = slot or "", 0
         if slot is None and self._messages and self._messages[-1].role == "user":
             # The client asked for a reply to what is there: its last message takes the slot.
             words, num_kept = self._messages[-1].text, 1
-        segments = self._taken_prompt(words, num_kept)
+        last = len(self._messages) - num_kept
+        segments = self._taken_prompt(0, last, words)
         if segments is None or _num_tokens(segments) > self._max_prompt_tokens:
-            alone = self._segments((), words)
-            if segments is None or _num_tokens(alone) <= self._max_prompt_tokens:
-                self._make_room(words, num_kept)
-            segments = self._prompt(words, num_kept)
+            first = 0
+            if (
+                segments is None
+                or _num_tokens(self._segments((), words)) <= self._max_prompt_tokens
+            ):
+                first = self._first_with_room(words, num_kept)
+            segments = self._segments(self._messages[first:last], words)
         return Snapshot(self._revision, segments, at_pause, max_reply_tokens)
 
-    def _prompt(self, words: str, num_kept: int) -> tuple[Segment, ...]:
-        """With all messages but the last `num_kept` (one or none), whose text `words` is."""
-        return self._segments(self._messages[: len(self._messages) - num_kept], words)
-
-    def _taken_prompt(self, words: str, num_kept: int) -> tuple[Segment, ...] | None:
-        """None for a history that the template does not take: it is as good as too long."""
+    def _taken_prompt(self, first: int, last: int, words: str) -> tuple[Segment, ...] | None:
+        """Of the messages from `first` on, before `last`. None for a history that the template does
+        not take: it is as good as too long."""
         try:
-            return self._prompt(words, num_kept)
+            return self._segments(self._messages[first:last], words)
         except PromptRejected:
             return None
 
@@ -158,30 +160,33 @@ class Conversation:
             for segment in segments
         )
 
-    def _make_room(self, words: str, num_kept: int) -> None:
-        """Forget the oldest turns, but none of the last `num_kept` messages, until the prompt
-        leaves the room that it should."""
-        while len(self._messages) > num_kept:
-            segments = self._taken_prompt(words, num_kept)
+    def _first_with_room(self, words: str, num_kept: int) -> int:
+        """The first message, before the last `num_kept`, from which on the prompt leaves the room
+        that it should; turns are left out whole."""
+        first, last = 0, len(self._messages) - num_kept
+        while first < last:
+            segments = self._taken_prompt(first, last, words)
             if segments is None:
-                self._forget_oldest_turn()
+                first = self._after_turn(first)
                 continue
             excess = _num_tokens(segments) - self._max_history_tokens
             if excess <= 0:
-                return
+                break
             sizes = {segment.name: len(segment.token_ids) for segment in segments}
-            num_before = len(self._messages)
-            while excess > 0 and len(self._messages) > num_kept:  # no new prompt for each turn
-                first = num_before - len(self._messages)
-                self._forget_oldest_turn()
-                gone = range(first, num_before - len(self._messages))
+            start = first
+            while excess > 0 and first < last:  # no new prompt for each turn
+                after = self._after_turn(first)
+                gone = range(first - start, after - start)
                 excess -= sum(sizes.get(f"history.{index}", 0) for index in gone)
+                first = after
+        return first
 
-    def _forget_oldest_turn(self) -> None:
-        """Drop the first message and the replies to it."""
-        del self._messages[0]
-        while self._messages and self._messages[0].role == "assistant":
-            del self._messages[0]
+    def _after_turn(self, first: int) -> int:
+        """Behind a message and the replies to it."""
+        after = first + 1
+        while after < len(self._messages) and self._messages[after].role == "assistant":
+            after += 1
+        return after
 
     def _find(self, item_id: str) -> _Message:
         for message in self._messages:

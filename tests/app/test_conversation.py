@@ -105,6 +105,17 @@ def test_words_that_outgrow_their_room_cost_the_oldest_turns_and_not_their_own()
     assert talk.has("9")  # no more goes than must
 
 
+def test_partial_words_that_outgrow_their_room_change_nothing_for_the_final_ones() -> None:
+    """The same reply with speculation and without: without, nobody sees the partial words."""
+    talk = conversation(max_prompt_tokens=400)
+    for number in range(8):
+        talk.add(str(number), "user", "x" * 30)
+    talk.begin_turn()
+    before = prompt(talk, "z")
+    assert len(prompt(talk, "z" * 300)) <= 400
+    assert prompt(talk, "z") == before
+
+
 def test_words_that_fit_beside_no_history_cost_none_of_it() -> None:
     talk = conversation(max_prompt_tokens=400)
     talk.add("a", "user", "hi")
