@@ -10,7 +10,6 @@ from itertools import count
 from typing import Protocol
 
 from asr.audio import SAMPLE_RATE_HZ, Samples
-from asr.errors import AsrError
 from asr.events import (
     AsrRequest,
     AsrResult,
@@ -168,7 +167,10 @@ class AsrWorker:
         else:
             results = [_check_turn(self._turn_checker, first)]
         for job, result in zip(batch, results, strict=True):
-            job.on_result(result)
+            try:
+                job.on_result(result)
+            except Exception:  # e.g. the receiver's event loop is closed already
+                logger.exception("a receiver of results failed")
 
 
 def run_inline(
@@ -183,9 +185,10 @@ def run_inline(
 def _decode(decoder: Decoder, requests: list[DecodeRequest]) -> list[DecodeResult]:
     try:
         return decoder.decode(requests)
-    except (AsrError, RuntimeError, ValueError, MemoryError) as error:
+    except Exception as error:  # onnxruntime raises bare exceptions; the other callers are served
         logger.exception("decoding failed")
-        return [DecodeResult(r.utterance, r.revision, "", error=str(error)) for r in requests]
+        reason = str(error) or type(error).__name__
+        return [DecodeResult(r.utterance, r.revision, "", error=reason) for r in requests]
 
 
 def _check_turn(turn_checker: TurnChecker | None, request: TurnCheckRequest) -> TurnCheckResult:

@@ -144,14 +144,38 @@ def test_cancel_forgets_what_waits(worker, decoder) -> None:
     assert gone.all == []
 
 
-def test_a_failed_decode_is_an_answer(worker, decoder) -> None:
+class OnnxFail(Exception):
+    """onnxruntime's errors derive from nothing narrower."""
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(RuntimeError("out of memory"), "out of memory"), (OnnxFail(), "OnnxFail")],
+)
+def test_a_failed_decode_is_an_answer_and_the_next_is_served(
+    worker, decoder, error: Exception, told: str
+) -> None:
     results = Results()
-    decoder.error = RuntimeError("out of memory")
+    decoder.error = error
     worker.submit("a", decode_request(1, "pause"), results)
     decoder.gate.set()
     (result,) = results.wait(1)
     assert isinstance(result, DecodeResult)
-    assert result.error == "out of memory"
+    assert result.error == told
+    decoder.error = None
+    worker.submit("a", decode_request(2, "pause"), results)
+    assert results.wait(2)[1] == DecodeResult(0, 2, "text 2")
+
+
+def test_a_receiver_that_fails_silences_no_other(worker, decoder) -> None:
+    def fails(result: AsrResult) -> None:
+        raise OnnxFail
+
+    results = Results()
+    worker.submit("broken", decode_request(1, "pause"), fails)
+    worker.submit("other", decode_request(2, "pause"), results)
+    decoder.gate.set()
+    assert results.wait(1) == [DecodeResult(0, 2, "text 2")]
 
 
 def test_stop_ends_the_threads(decoder) -> None:
