@@ -61,7 +61,7 @@ class SpeechResult:
     done: SpeechDone
 
 
-_Message = TypeVar("_Message", SpeechChunk, SpeechDone)
+_Message = TypeVar("_Message", SpeechChunk, SpeechDone, bool)
 OnChunk = Callable[[SpeechChunk], None]
 OnDone = Callable[[SpeechDone], None]
 
@@ -221,7 +221,7 @@ class SpeechWorker:
     def _run(self) -> None:
         try:
             self.synthesizer.warm_up()
-        except SynthesisFailed:
+        except Exception:  # a piece that fails the same way is reported to whoever waits for it
             logger.exception("the synthesizer's warm-up failed")
         while True:
             with self._wake:
@@ -239,11 +239,11 @@ class SpeechWorker:
                 assert stopped.stopped_as is not None
                 self._tell(stopped.on_done, SpeechDone(stopped.request.key, stopped.stopped_as))
             if job is not None:
-                self._on_busy(True)
+                self._tell(self._on_busy, True)
                 done = self._speak(job)
                 with self._wake:
                     self._running = None
-                self._on_busy(False)
+                self._tell(self._on_busy, False)
                 self._tell(job.on_done, done)
 
     def _speak(self, job: _Job) -> SpeechDone:

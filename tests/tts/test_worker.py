@@ -212,6 +212,22 @@ def test_a_receiver_that_raises_does_not_stop_the_others(worker, say, receiver):
     assert receiver.outcome("b") == "spoken"
 
 
+@pytest.mark.parametrize("culprit", ["warm_up", "on_busy"])
+def test_nothing_that_raises_on_the_thread_ends_it(voice, receiver, culprit):
+    def fails(*told):
+        raise KeyError("scripted bug")
+
+    if culprit == "warm_up":
+        voice.warm_up = fails
+        worker = SpeechWorker(voice)
+    else:
+        worker = SpeechWorker(voice, on_busy=fails)
+    worker.start()
+    worker.submit(SpeechRequest("a", "s", "one two"), receiver.on_chunk, receiver.on_done)
+    assert receiver.outcome("a") == "spoken"
+    worker.stop()
+
+
 def test_stopping_reports_everything_unfinished_as_cancelled(busy, worker, say, receiver, voice):
     say("a")
     voice.gate.set()
