@@ -56,6 +56,8 @@ CUT_AT_PAUSE_SAMPLES = 8 * SAMPLE_RATE_HZ  # an open segment this long is cut at
 CUT_ANYWHERE_SAMPLES = 20 * SAMPLE_RATE_HZ  # and this long where it sounds least like speech
 CUT_SEARCH_SAMPLES = 5 * SAMPLE_RATE_HZ
 KEEP_IDLE_SAMPLES = SAMPLE_RATE_HZ
+KEEP_PAUSE_SAMPLES = 3 * SAMPLE_RATE_HZ  # of a pause that only the client can end
+MAX_END_PROBABILITIES = 64  # the newest; only those of texts that come again are of use
 OPEN_BELOW = 0.25  # a joint probability below it: the sentence is open, however it sounds
 
 
@@ -122,7 +124,10 @@ class Listener:
             return []
         transcript = current.transcript
         if transcript is not None and transcript.revision == revision:
-            current.end_probabilities[transcript.prompt_text] = probability
+            known = current.end_probabilities
+            known[transcript.prompt_text] = probability
+            if len(known) > MAX_END_PROBABILITIES:
+                del known[next(iter(known))]
         return self._drain()
 
     def commit(self) -> Events:
@@ -197,6 +202,8 @@ class Listener:
                 self._partials.sent(
                     request.revision, self._now, len(request.samples), self._settings
                 )
+        elif self._settings.turn_detection == "none":
+            self._forget_silence(utterance)
 
     def _start(self) -> SpeechStarted:
         start = max(self._segmenter.start - PREROLL_SAMPLES, self._floor, self._buffer.start)
@@ -221,8 +228,23 @@ class Listener:
         utterance.freeze(self._num_requests - 1, cut, None)
         self._forget_audio(utterance)
 
+    def _forget_silence(self, utterance: Utterance) -> None:
+        """A pause that only the client ends may last for hours: the segment is closed, and what
+        comes when speech goes on begins a little before that."""
+        pause = utterance.pause
+        assert pause is not None, "every pause begins with a decode"
+        if self._now - self._segmenter.pause_start < KEEP_PAUSE_SAMPLES:
+            return
+        if utterance.segment_start < pause.end:
+            utterance.freeze_in_pause()
+            utterance.is_turn_checked = True  # its sound is about to be forgotten
+        utterance.segment_start = max(utterance.segment_start, self._now - PREROLL_SAMPLES)
+        self._forget_audio(utterance)
+
     def _forget_audio(self, utterance: Utterance) -> None:
         self._buffer.drop_before(min(utterance.segment_start, self._now - TURN_CHECK_SAMPLES))
+        newest = utterance.newest_revision
+        self._request_ends = {r: end for r, end in self._request_ends.items() if r > newest}
 
     def _force_end(self, events: Events) -> None:
         """The client committed, or the stream is over."""

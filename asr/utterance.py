@@ -77,6 +77,15 @@ class Utterance:
         self.newest_revision = revision
         self.agreement = Agreement()
 
+    def freeze_in_pause(self) -> None:
+        """Close the open segment at its pause. What follows it is empty until speech goes on, so
+        that nothing more need be decoded for it."""
+        pause = self.pause
+        assert pause is not None, "every pause begins with a decode"
+        self.freeze(pause.revision, pause.end, pause.result)
+        nothing = DecodeResult(self.number, pause.revision, "")
+        self.pause = PauseDecode(pause.revision, pause.end, nothing)
+
     def make_transcript(
         self, revision: int, end_s: float, *, at_pause: bool, alternatives: tuple[str, ...] = ()
     ) -> Transcript:

@@ -24,6 +24,7 @@ from asr.settings import ListenerSettings
 from tests.asr.scripted import Caller, decode, level, silence, speech, words_in
 
 SURE = ListenerSettings()
+CLIENT_COMMITS = ListenerSettings(turn_detection="none")
 
 
 def kinds(caller: Caller) -> list[str]:
@@ -148,6 +149,51 @@ def test_without_turn_detection_only_commit_ends() -> None:
     assert caller.ends == []
     caller.take(caller.listener.commit())
     assert [end.reason for end in caller.ends] == ["commit"]
+
+
+@pytest.mark.parametrize("answer_s", [0.0, 5.0])
+def test_ten_minutes_of_silence_before_the_commit_are_not_kept(answer_s: float) -> None:
+    first, second = speech(1.0, 1), speech(1.0, 2)
+    caller = Caller(CLIENT_COMMITS, delay_s=lambda request: answer_s).says(first)
+    for _ in range(10):
+        caller.says(silence(60.0), chunk_samples=16_000)
+    buffer = caller.listener._buffer
+    assert buffer.end - buffer.start <= 10 * SAMPLE_RATE_HZ
+    assert buffer._data.nbytes <= 4 << 20
+    caller.says(second, silence(0.3))
+    caller.take(caller.listener.commit())
+    caller.says(silence(6.0))
+    assert caller.finals == [f"{words_in(first)} {words_in(second)}"]
+    decoded_s = [len(r.samples) / SAMPLE_RATE_HZ for r in caller.requests if is_final(r)]
+    assert max(decoded_s) < 1.5
+
+
+def test_a_commit_after_a_long_silence_has_the_words_before_it() -> None:
+    caller = Caller(CLIENT_COMMITS).says(speech(1.0), silence(20.0))
+    told = len(caller.transcripts)
+    caller.take(caller.listener.commit())
+    assert caller.finals == [words_in(speech(1.0))]
+    assert len(caller.transcripts) == told  # the pause's was the last
+
+
+def test_turn_detection_that_comes_on_in_a_long_silence_ends_the_utterance() -> None:
+    caller = Caller(CLIENT_COMMITS, turn_probability=lambda r: 0.0).says(speech(1.0), silence(20.0))
+    caller.listener.configure(ListenerSettings(end_probability_grace_ms=300))
+    caller.says(silence(0.5))
+    assert caller.finals == [words_in(speech(1.0))]
+    assert not any(isinstance(request, TurnCheckRequest) for request in caller.requests)
+
+
+def test_what_is_known_about_a_long_utterance_is_bounded() -> None:
+    caller = Caller(CLIENT_COMMITS)
+    for seed in range(70):
+        caller.says(speech(0.5, seed), silence(3.5), chunk_samples=512)
+        for transcript in caller.transcripts[-3:]:
+            caller.take(caller.listener.on_end_probability(0, transcript.revision, 0.1))
+    utterance = caller.listener._utterance
+    assert utterance is not None
+    assert len(utterance.end_probabilities) <= 64
+    assert len(caller.listener._request_ends) <= 10
 
 
 def test_commit_in_silence_ends_nothing() -> None:
@@ -338,6 +384,22 @@ def test_any_load_gives_the_same_ends_and_rising_revisions(
     numbers = [end.utterance for end in caller.ends]
     started = [e.utterance for e in caller.events if isinstance(e, SpeechStarted)]
     assert numbers == sorted(set(numbers)) == started
+
+
+LONG_PAUSES = st.lists(st.tuples(st.floats(0.1, 2.5), st.floats(0.03, 5.0)), min_size=1, max_size=4)
+
+
+@settings(max_examples=25)
+@given(LONG_PAUSES, st.integers(16, 32_000), st.integers(0, 2**32 - 1), st.floats(0.0, 6.0))
+def test_what_the_client_commits_is_a_function_of_the_audio_alone(
+    pieces: list[tuple[float, float]], chunk_samples: int, seed: int, slowest_s: float
+) -> None:
+    audio = call_of(pieces)
+    dice = random.Random(seed)
+    caller = Caller(CLIENT_COMMITS, answer=varied, delay_s=lambda r: dice.uniform(0.0, slowest_s))
+    caller.says(audio, chunk_samples=chunk_samples).hangs_up()
+    prompt = Caller(CLIENT_COMMITS, answer=varied).says(audio).hangs_up()
+    assert ends_of(caller) == ends_of(prompt)
 
 
 @settings(max_examples=12)

@@ -28,6 +28,16 @@ def test_it_is_complete_when_every_decode_has_come() -> None:
     assert utterance.is_complete
 
 
+def test_a_segment_frozen_in_its_pause_is_complete_with_its_own_decode() -> None:
+    utterance = Utterance(0, 0, 0, text="I would")
+    utterance.pause = PauseDecode(4, 16_000)
+    utterance.freeze_in_pause()
+    assert utterance.segment_start == 16_000 and not utterance.is_complete
+    fill(utterance.frozen[0], result(4, "I would."))
+    assert utterance.is_complete
+    assert utterance.make_transcript(0, 2.0, at_pause=True).text == "I would."
+
+
 def test_after_a_failed_decode_the_newest_guess_stays() -> None:
     utterance = Utterance(0, 0, 0, text="newest guess")
     utterance.freeze(4, 16_000, result(4, "", error="failed"))
