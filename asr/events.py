@@ -32,7 +32,7 @@ class DecodeRequest:
     revision: int  # rises with every request of the session
     samples: np.ndarray  # [N] float32 mono 16 kHz, speech only; read-only
     start_s: float  # audio time of samples[0]
-    kind: Literal["partial", "pause", "segment"]  # partials may be dropped, the others never
+    kind: Literal["partial", "pause", "segment"]  # of a segment that stays open, it may be dropped
     language: str | None = None
     hot_words: str | None = None
     num_hypotheses: int = 1
@@ -70,7 +70,7 @@ class DecodeResult:
     no_speech_probability: float = 0.0
     language: str | None = None
     alternatives: tuple[str, ...] = ()
-    dropped: bool = False  # a stale partial that was never decoded
+    dropped: bool = False  # stale, and never decoded
     error: str | None = None  # the recogniser failed; the listener goes on
 
 
@@ -78,7 +78,7 @@ class DecodeResult:
 class TurnCheckResult:
     utterance: int
     revision: int
-    probability: float | None  # None: the check failed
+    probability: float | None  # None: the check failed, or was stale
 
 
 AsrResult = DecodeResult | TurnCheckResult

@@ -60,10 +60,10 @@ class _Job:
 
 class AsrWorker:
     """`num_threads` threads over one queue. Every request is answered exactly once by its callback,
-    on a worker thread or, for a dropped partial, inside `submit`; after `cancel` it is not.
+    on a worker thread or, for a dropped one, inside `submit`; after `cancel` it is not.
 
-    The queue's bound is one waiting partial per session (a newer one drops the older) beside the
-    finals and checks that listeners have out, at most one of each for a paused session.
+    The queue's bound is one decode and one turn check per session (a newer decode drops what it
+    makes stale) beside the decodes of closed segments, of which several seconds of audio make one.
     """
 
     def __init__(
@@ -102,19 +102,19 @@ class AsrWorker:
         self._threads = []
 
     def submit(self, session_id: str, request: AsrRequest, on_result: OnResult) -> None:
-        """Queue `request`; never blocks. A waiting older partial of the session is dropped."""
+        """Queue `request`; never blocks. What waits for the session and is stale is dropped."""
         job = _Job(session_id, request, on_result, next(self._numbers))
-        stale: list[_Job] = []
         with self._changed:
-            if isinstance(request, DecodeRequest):
-                # A final covers what an older partial would tell.
-                stale = [j for j in self._jobs if j.session_id == session_id and j.is_partial]
-            self._jobs = [j for j in self._jobs if j not in stale]
+            stale = [
+                waiting
+                for waiting in self._jobs
+                if waiting.session_id == session_id and is_stale(waiting.request, request)
+            ]
+            self._jobs = [waiting for waiting in self._jobs if waiting not in stale]
             self._jobs.append(job)
             self._changed.notify()
         for old in stale:
-            request = old.request
-            old.on_result(DecodeResult(request.utterance, request.revision, "", dropped=True))
+            old.on_result(dropped(old.request))
 
     def cancel(self, session_id: str) -> None:
         """Forget the session's waiting requests; one that runs may still answer."""
@@ -171,6 +171,29 @@ class AsrWorker:
                 job.on_result(result)
             except Exception:  # e.g. the receiver's event loop is closed already
                 logger.exception("a receiver of results failed")
+
+
+def is_stale(old: AsrRequest, new: AsrRequest) -> bool:
+    """Whether nobody waits for `old` any more, now that its session asks for `new`.
+
+    A newer decode tells what a partial would have told, and says that the pause whose sound was in
+    question is over. So it does of an older final of the same segment: speech went on, and the
+    segment stayed open. A closed segment's text hangs on its decode; later ones start elsewhere.
+    """
+    if not isinstance(new, DecodeRequest):
+        return False
+    if not isinstance(old, DecodeRequest) or old.kind == "partial":
+        return True
+    return (old.utterance, old.start_s) == (new.utterance, new.start_s) or (
+        old.utterance < new.utterance  # it was cleared: else its end would have waited
+    )
+
+
+def dropped(request: AsrRequest) -> AsrResult:
+    """The answer to a request that was never run."""
+    if isinstance(request, DecodeRequest):
+        return DecodeResult(request.utterance, request.revision, "", dropped=True)
+    return TurnCheckResult(request.utterance, request.revision, None)
 
 
 def run_inline(

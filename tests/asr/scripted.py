@@ -22,6 +22,7 @@ from asr.events import (
 )
 from asr.listener import Listener
 from asr.settings import ListenerSettings
+from asr.worker import dropped, is_stale
 
 WORD_SAMPLES = 4096  # eight windows
 
@@ -72,6 +73,7 @@ class Caller:
     answer: Callable[[DecodeRequest], DecodeResult] = decode
     turn_probability: Callable[[TurnCheckRequest], float | None] = lambda request: 0.99
     delay_s: Callable[[AsrRequest], float | None] = lambda request: 0.0
+    drops_stale: bool = False
 
     def __post_init__(self) -> None:
         self.listener = Listener(self.settings, LevelVad())
@@ -118,7 +120,15 @@ class Caller:
         else:
             probability = self.turn_probability(request)
             result = TurnCheckResult(request.utterance, request.revision, probability)
+        self._drop_stale(request)
         self._due.append((self.listener.now_s + delay_s, len(self.requests), result))
+
+    def _drop_stale(self, request: AsrRequest) -> None:
+        """As the worker does, to requests that run already, too: it would have, had they waited."""
+        for number, (_, order, _) in enumerate(self._due):
+            old = self.requests[order - 1]
+            if self.drops_stale and is_stale(old, request):
+                self._due[number] = (self.listener.now_s, order, dropped(old))
 
     def _deliver(self) -> None:
         while True:

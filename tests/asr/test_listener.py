@@ -318,6 +318,9 @@ def test_memory_follows_the_open_segment() -> None:
 PIECES = st.lists(st.tuples(st.floats(0.1, 2.5), st.floats(0.03, 1.6)), min_size=1, max_size=4)
 
 
+LONG_CALLS = st.lists(st.tuples(st.floats(2.0, 22.0), st.floats(0.03, 0.7)), min_size=2, max_size=3)
+
+
 def call_of(pieces: list[tuple[float, float]]) -> np.ndarray:
     audio = [silence(0.2)]
     for seed, (speech_s, silence_s) in enumerate(pieces):
@@ -384,6 +387,25 @@ def test_any_load_gives_the_same_ends_and_rising_revisions(
     numbers = [end.utterance for end in caller.ends]
     started = [e.utterance for e in caller.events if isinstance(e, SpeechStarted)]
     assert numbers == sorted(set(numbers)) == started
+
+
+@settings(max_examples=10)
+@given(LONG_CALLS, st.sampled_from([SURE, CLIENT_COMMITS]), st.integers(0, 2**32 - 1))
+def test_requests_that_are_dropped_as_stale_change_no_end(
+    pieces: list[tuple[float, float]], asked: ListenerSettings, seed: int
+) -> None:
+    audio = call_of(pieces)
+    dice = random.Random(seed)
+    caller = Caller(
+        asked,
+        answer=varied,
+        turn_probability=varied_turn,
+        delay_s=lambda request: dice.uniform(0.0, 3.0),
+        drops_stale=True,
+    )
+    caller.says(audio).hangs_up()
+    prompt = Caller(asked, answer=varied, turn_probability=varied_turn).says(audio).hangs_up()
+    assert ends_of(caller) == ends_of(prompt)
 
 
 LONG_PAUSES = st.lists(st.tuples(st.floats(0.1, 2.5), st.floats(0.03, 5.0)), min_size=1, max_size=4)

@@ -18,9 +18,15 @@ from asr.worker import AsrWorker, run_inline
 WAIT_S = 5.0
 
 
-def decode_request(revision: int, kind: str = "partial", seconds: float = 1.0) -> DecodeRequest:
+def decode_request(
+    revision: int,
+    kind: str = "partial",
+    seconds: float = 1.0,
+    start_s: float = 0.0,
+    utterance: int = 0,
+) -> DecodeRequest:
     samples = np.zeros(round(16_000 * seconds), np.float32)
-    return DecodeRequest(0, revision, samples, 0.0, kind)  # type: ignore[arg-type]
+    return DecodeRequest(utterance, revision, samples, start_s, kind)  # type: ignore[arg-type]
 
 
 def turn_check(revision: int) -> TurnCheckRequest:
@@ -104,14 +110,48 @@ def test_a_newer_partial_drops_the_older_at_once(worker, decoder) -> None:
     assert decoder.batches == [[0], [2]]
 
 
-def test_finals_are_never_dropped(worker, decoder) -> None:
+def test_what_a_closed_segment_hangs_on_is_never_dropped(worker, decoder) -> None:
     results = Results()
-    worker.submit("a", decode_request(1, "segment"), results)
-    worker.submit("a", decode_request(2, "pause"), results)
-    worker.submit("a", decode_request(3), results)
+    worker.submit("a", decode_request(1, "segment", start_s=0.0), results)
+    worker.submit("a", decode_request(2, "pause", start_s=9.0), results)  # frozen by what follows
+    worker.submit("a", decode_request(3, "partial", start_s=18.0), results)
     decoder.gate.set()
     texts = {result.revision: result.text for result in results.wait(3)}
     assert texts == {1: "text 1", 2: "text 2", 3: "text 3"}
+
+
+@pytest.mark.parametrize("kind", ["partial", "pause", "segment"])
+def test_a_pauses_decode_is_dropped_once_its_segment_is_decoded_anew(worker, decoder, kind) -> None:
+    results, other = Results(), Results()
+    worker.submit("a", decode_request(1, "pause", start_s=2.0), results)
+    worker.submit("b", decode_request(9, "pause", start_s=2.0), other)
+    worker.submit("a", decode_request(2, kind, start_s=2.0), results)
+    assert results.all == [DecodeResult(0, 1, "", dropped=True)]
+    decoder.gate.set()
+    results.wait(2)
+    assert other.wait(1) == [DecodeResult(0, 9, "text 9")]
+
+
+def test_a_turn_check_is_dropped_once_speech_went_on(worker, decoder) -> None:
+    results = Results()
+    worker.submit("a", turn_check(1), results)
+    worker.submit("a", decode_request(2), results)
+    assert results.all == [TurnCheckResult(0, 1, None)]
+
+
+def test_a_turn_check_makes_nothing_stale(worker, decoder) -> None:
+    results = Results()
+    worker.submit("a", decode_request(1, "pause"), results)
+    worker.submit("a", turn_check(2), results)
+    decoder.gate.set()
+    assert results.wait(2) == [DecodeResult(0, 1, "text 1"), TurnCheckResult(0, 2, 0.7)]
+
+
+def test_decodes_of_an_utterance_that_was_cleared_are_dropped(worker, decoder) -> None:
+    results = Results()
+    worker.submit("a", decode_request(1, "segment", start_s=0.0), results)
+    worker.submit("a", decode_request(2, utterance=1, start_s=30.0), results)
+    assert results.all == [DecodeResult(0, 1, "", dropped=True)]
 
 
 def test_waiting_partials_of_like_length_share_a_batch(worker, decoder) -> None:
