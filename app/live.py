@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -48,7 +49,7 @@ class LiveRuntime:
             num_threads=config.threads.recogniser_workers,
         )
         self._speech = SpeechWorker(runtime.synthesizer, on_busy=self._on_speaking)
-        self._num_decodes = 0
+        self._num_finals = self._num_partials = 0  # decodes asked for, their results not taken in
         self._sessions: dict[str, LiveSession] = {}
         self._names = itertools.count(1)
 
@@ -81,6 +82,7 @@ class LiveRuntime:
             name, self, settings or default_settings(self.runtime), self._asr, self._speech
         )
         self._sessions[name] = session
+        self._weigh_decodes()
         if change is not None:
             session.configure(change)
         return session
@@ -89,18 +91,32 @@ class LiveRuntime:
 
     def _on_speaking(self, is_busy: bool) -> None:
         """On the voice's thread."""
-        engine = self.runtime.engine
-        (engine.hold_speculation if is_busy else engine.release_speculation)("voice")
+        self._hold_speculation("voice", is_busy)
 
-    def on_decodes(self, change: int) -> None:
+    def on_decodes(self, change: int, *, is_partial: bool) -> None:
         """Decodes were asked for, or their results taken in: by then the engine has the new words
         and does not go on with the old ones."""
-        self._num_decodes += change
+        if is_partial:
+            self._num_partials += change
+        else:
+            self._num_finals += change
+        self._weigh_decodes()
+
+    def _weigh_decodes(self) -> None:
+        """A final is what its turn waits for. A partial will change the words that its own session
+        drafts on, and no other's: among several, one is nearly always out."""
+        is_alone = len(self._sessions) == 1
+        is_held = self._num_finals > 0 or (is_alone and self._num_partials > 0)
+        self._hold_speculation("recogniser", is_held)
+
+    def _hold_speculation(self, holder: str, is_held: bool) -> None:
         engine = self.runtime.engine
-        (engine.hold_speculation if self._num_decodes else engine.release_speculation)("recogniser")
+        if engine.shares_cpu:
+            (engine.hold_speculation if is_held else engine.release_speculation)(holder)
 
     def forget(self, name: str) -> None:
         self._sessions.pop(name, None)
+        self._weigh_decodes()
 
 
 def default_settings(runtime: Runtime) -> SessionSettings:
@@ -143,7 +159,7 @@ class LiveSession:
         self._clock_zero_s = time.perf_counter()
         self._has_audio = False
         self._audio_s = 0.0
-        self._num_decodes = 0
+        self._decodes_out: Counter[bool] = Counter()  # by whether they are partials
         self._num_awaited = 0  # decodes that audio must not run away from
         self._all_answered = asyncio.Event()
         self._closed = False
@@ -183,8 +199,7 @@ class LiveSession:
         self._closed = True
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        self._asr.cancel(self.name)
-        self._count_decodes(-self._num_decodes)  # their results are not taken in any more
+        self._forget_decodes()
         self._session.close()
         self._owner.forget(self.name)
         if self._outbox.full():
@@ -253,6 +268,7 @@ class LiveSession:
             self._outbox.get_nowait()
         self._outbox.put_nowait(m.ErrorReported(code, message, fatal=True))
         self._outbox.put_nowait(None)
+        self._forget_decodes()
         self._task.cancel()
 
     # ---- ports to the workers; results come back to the loop
@@ -261,8 +277,9 @@ class LiveSession:
         """The session's ears."""
         is_decode = isinstance(request, heard.DecodeRequest)
         is_partial = isinstance(request, heard.DecodeRequest) and request.kind == "partial"
-        self._count_decodes(is_decode)
         self._num_awaited += not is_partial
+        if is_decode:
+            self._count_decode(1, is_partial)
 
         def on_result(result: heard.AsrResult) -> None:
             self._hop(self._on_heard, result, is_decode, is_partial)
@@ -276,11 +293,20 @@ class LiveSession:
         try:
             self._session.on_heard(result, self.now_s)
         finally:
-            self._count_decodes(-is_decode)
+            if is_decode:
+                self._count_decode(-1, is_partial)
 
-    def _count_decodes(self, change: int) -> None:
-        self._num_decodes += change
-        self._owner.on_decodes(change)
+    def _count_decode(self, change: int, is_partial: bool) -> None:
+        if not self._has_failed:
+            self._decodes_out[is_partial] += change
+            self._owner.on_decodes(change, is_partial=is_partial)
+
+    def _forget_decodes(self) -> None:
+        """Their results are not taken in any more."""
+        self._asr.cancel(self.name)
+        for is_partial, num_out in self._decodes_out.items():
+            self._owner.on_decodes(-num_out, is_partial=is_partial)
+        self._decodes_out.clear()
 
     def on_spoken(self, key: str, samples: np.ndarray | None, is_last: bool) -> None:
         self._hop(lambda: self._session.on_spoken(key, samples, is_last, self.now_s))

@@ -81,6 +81,7 @@ class Engine:
         self._cache = KVCache(self.config.num_rows)
         self._scheduler = Scheduler(self.config)
         self._runner = Runner(model, tokenizer, self.config)
+        self.shares_cpu = model.device.type == "cpu"  # with whatever else runs on this machine
         self._breaker = CircuitBreaker(self.config.max_failures_in_a_row, self.config.breaker_s)
         self._sessions = Sessions(
             self.config,

@@ -12,11 +12,16 @@ from app import messages as m
 from app.config import AppConfig
 from app.errors import SessionLimitReached
 from app.live import LiveRuntime, LiveSession
+from app.prompt_spec import default_prompt
 from app.runtime import Runtime
+from asr import events as heard
 from asr.audio import read_file
+from asr.worker import OnResult
+from tests.app.fakes import FakeEngine, FakeTemplate
+from tts.synthesizer import TextOnly
 from tts.worker import SpeechQueueFull, SpeechWorker
 
-pytestmark = [pytest.mark.models, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.asyncio(loop_scope="module")]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -43,6 +48,7 @@ async def events_until(session: LiveSession, kind: type[m.ServerEvent]) -> list[
     return seen
 
 
+@pytest.mark.models
 async def test_a_stream_that_stops_in_the_middle_still_ends_its_turn_and_is_answered(
     live: LiveRuntime, bundled_clips: Path
 ) -> None:
@@ -56,6 +62,7 @@ async def test_a_stream_that_stops_in_the_middle_still_ends_its_turn_and_is_answ
     await session.close()
 
 
+@pytest.mark.models
 async def test_typing_is_answered_without_any_audio(live: LiveRuntime) -> None:
     session = live.open_session(m.SettingsChanged(output_audio=False))
     await session.send(m.TextTyped("Say hel", final=False))
@@ -66,6 +73,7 @@ async def test_typing_is_answered_without_any_audio(live: LiveRuntime) -> None:
     await session.close()
 
 
+@pytest.mark.models
 async def test_sessions_beyond_the_limit_are_refused_until_one_closes(
     live: LiveRuntime,
 ) -> None:
@@ -79,6 +87,7 @@ async def test_sessions_beyond_the_limit_are_refused_until_one_closes(
     await sessions[1].close()
 
 
+@pytest.mark.models
 async def test_a_client_that_never_reads_ends_its_own_session_only(
     live: LiveRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +105,7 @@ async def test_a_client_that_never_reads_ends_its_own_session_only(
     await other.close()
 
 
+@pytest.mark.models
 async def test_silence_never_starts_a_turn(live: LiveRuntime) -> None:
     session = live.open_session()
     await session.send(m.AudioReceived(np.zeros(16_000, np.float32)))
@@ -104,6 +114,7 @@ async def test_silence_never_starts_a_turn(live: LiveRuntime) -> None:
     assert [event async for event in session.events()] == []
 
 
+@pytest.mark.models
 async def test_a_client_is_told_that_its_reply_cannot_be_spoken(
     live: LiveRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,4 +128,118 @@ async def test_a_client_is_told_that_its_reply_cannot_be_spoken(
     errors = [event for event in events if isinstance(event, m.ErrorReported)]
     assert [error.code for error in errors] == ["speech_failed"]
     assert any(isinstance(event, m.ReplyText) for event in events)
+    await session.close()
+
+
+# ---- what gives way to whose decodes
+
+
+class Mind(FakeEngine):
+    max_prompt_tokens = 4096
+
+    def __init__(self, *, shares_cpu: bool) -> None:
+        super().__init__()
+        self.shares_cpu = shares_cpu
+        self.holders: set[str] = set()
+
+    def hold_speculation(self, holder: str) -> None:
+        self.holders.add(holder)
+
+    def release_speculation(self, holder: str) -> None:
+        self.holders.discard(holder)
+
+
+class Recogniser:
+    """In the worker's place: answers when it is told to."""
+
+    def __init__(self, *args: object, num_threads: int) -> None:
+        self.asked: list[tuple[heard.DecodeRequest, OnResult]] = []
+
+    def submit(self, session_id: str, request: heard.DecodeRequest, on_result: OnResult) -> None:
+        self.asked.append((request, on_result))
+
+    def cancel(self, session_id: str) -> None:
+        pass
+
+    async def answers(self) -> None:
+        for request, on_result in self.asked:
+            on_result(heard.DecodeResult(request.utterance, request.revision, ""))
+        self.asked.clear()
+        await asyncio.sleep(0)
+
+
+def live_on(mind: Mind, monkeypatch: pytest.MonkeyPatch) -> tuple[LiveRuntime, Recogniser]:
+    monkeypatch.setattr("app.live.AsrWorker", Recogniser)
+    runtime = Runtime(
+        AppConfig(speech="none"),
+        mind,  # type: ignore[arg-type]
+        FakeTemplate(),  # type: ignore[arg-type]
+        None,  # type: ignore[arg-type]
+        None,  # type: ignore[arg-type]
+        TextOnly(),
+        default_prompt(),
+    )
+    live = LiveRuntime(runtime)
+    return live, live._asr  # type: ignore[return-value]
+
+
+def decode_request(kind: str) -> heard.DecodeRequest:
+    return heard.DecodeRequest(0, 0, np.zeros(16, np.float32), 0.0, kind)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kind", "num_sessions", "shares_cpu", "is_held"),
+    [
+        ("partial", 1, True, True),
+        ("partial", 2, True, False),
+        ("pause", 1, True, True),
+        ("pause", 2, True, True),
+        ("segment", 2, True, True),
+        ("partial", 1, False, False),
+        ("pause", 2, False, False),
+    ],
+)
+async def test_finals_hold_speculation_and_partials_only_that_of_a_lone_caller(
+    kind: str,
+    num_sessions: int,
+    shares_cpu: bool,
+    is_held: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mind = Mind(shares_cpu=shares_cpu)
+    live, recogniser = live_on(mind, monkeypatch)
+    sessions = [live.open_session() for _ in range(num_sessions)]
+    sessions[0].submit(decode_request(kind))
+    assert bool(mind.holders) is is_held
+    await recogniser.answers()
+    assert not mind.holders
+    for session in sessions:
+        await session.close()
+
+
+async def test_a_second_caller_ends_the_hold_of_the_firsts_partial_until_it_leaves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mind = Mind(shares_cpu=True)
+    live, _ = live_on(mind, monkeypatch)
+    first = live.open_session()
+    first.submit(decode_request("partial"))
+    second = live.open_session()
+    assert not mind.holders
+    await second.close()
+    assert mind.holders == {"recogniser"}
+    await first.close()
+    assert not mind.holders
+
+
+async def test_a_session_that_fails_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    mind = Mind(shares_cpu=True)
+    live, recogniser = live_on(mind, monkeypatch)
+    session = live.open_session()
+    session.submit(decode_request("pause"))
+    session._fail("internal_error", "scripted")
+    assert not mind.holders
+    session.submit(decode_request("pause"))
+    await recogniser.answers()
+    assert not mind.holders
     await session.close()

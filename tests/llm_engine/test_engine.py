@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from llm_engine.engine import Engine
 from llm_engine.engine_config import EngineConfig
@@ -529,6 +531,15 @@ def test_warm_up_leaves_nothing_behind() -> None:
     stats = engine.stats()
     assert stats.num_sessions == 0 and stats.num_free_rows == stats.num_rows
     assert stats.num_steps > 0
+
+
+@pytest.mark.parametrize(("device", "shares"), [("cpu", True), ("meta", False)])
+def test_only_a_model_on_the_cpu_shares_it_with_the_other_workers(
+    device: str, shares: bool
+) -> None:
+    model = copy(tiny_model())
+    model.device = torch.device(device)
+    assert Engine(model, TOKENIZER, EngineConfig(num_rows=64), Clock()).shares_cpu is shares
 
 
 def test_a_proposer_model_saves_passes_and_changes_no_token() -> None:
