@@ -106,6 +106,7 @@ class SettingsChanged:
     turn_detection: Literal["none", "server_vad", "semantic_vad"] | None = None
     silence_ms: int | None = None  # server_vad
     vad_threshold: float | Reset | None = None
+    is_telephone: bool | None = None  # the audio comes in the telephone's band
     eagerness: Literal["low", "medium", "high", "auto"] | None = None  # semantic_vad
     create_response: bool | None = None
     interrupt_response: bool | None = None

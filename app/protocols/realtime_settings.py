@@ -195,7 +195,11 @@ def _read_input(
     param = "session.audio.input"
     fields = object_at(given or {}, param)
     if fields.get("format") is not None:
+        was_telephone = settings.input_format.is_telephone
         settings = replace(settings, input_type=_format(fields["format"], f"{param}.format"))
+        is_telephone = settings.input_format.is_telephone
+        if is_telephone != was_telephone:
+            change = replace(change, is_telephone=is_telephone)
     if "transcription" in fields:
         wanted = fields["transcription"]
         settings = replace(settings, transcribes=wanted is not None)

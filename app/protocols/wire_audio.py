@@ -36,6 +36,11 @@ class WireFormat:
     def bytes_per_sample(self) -> int:
         return 2 if self.encoding == "pcm16" else 1
 
+    @property
+    def is_telephone(self) -> bool:
+        """The telephone's band; voices score lower in it."""
+        return self.rate_hz < SAMPLE_RATE_HZ
+
 
 def decode_base64(text: object, *, max_bytes: int, param: str) -> bytes:
     """Strict base64. Raises ProtocolError naming `param`."""

@@ -25,3 +25,11 @@ def test_what_is_reset_is_as_if_nobody_had_set_it() -> None:
     before = ListenerSettings(vad_threshold=0.9, language="de", hot_words="Hibari", silence_ms=400)
     change = SettingsChanged(vad_threshold=RESET, language=RESET, hot_words=RESET)
     assert changed_listener(before, change) == ListenerSettings(silence_ms=400)
+
+
+def test_the_telephones_thresholds_hold_until_the_audio_is_wide_again() -> None:
+    before = ListenerSettings()
+    narrow = changed_listener(before, SettingsChanged(is_telephone=True))
+    assert narrow.thresholds.off < before.thresholds.off
+    assert changed_listener(narrow, SettingsChanged(language="de")).is_telephone
+    assert changed_listener(narrow, SettingsChanged(is_telephone=False)) == before

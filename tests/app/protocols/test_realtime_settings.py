@@ -24,6 +24,19 @@ def test_a_wrong_update_changes_nothing(client):
     assert event["session"]["instructions"] == "Be brief."
 
 
+@pytest.mark.parametrize("kind", ["audio/pcmu", "audio/pcma"])
+def test_audio_in_the_telephones_band_is_heard_as_such_until_it_changes_back(client, kind) -> None:
+    narrow, _ = client.updates(audio={"input": {"format": {"type": kind}}})
+    assert narrow == m.SettingsChanged(is_telephone=True)
+    (_,) = client.updates(audio={"input": {"format": {"type": kind}}})  # nothing has changed
+    wide, _ = client.updates(audio={"input": {"format": {"type": "audio/pcm"}}})
+    assert wide == m.SettingsChanged(is_telephone=False)
+
+
+def test_what_the_client_hears_is_not_what_it_sends(client) -> None:
+    (_,) = client.updates(audio={"output": {"format": {"type": "audio/pcmu"}}})
+
+
 def test_an_unknown_extension_is_refused(client):
     session = {"type": "realtime", "forespeak": {"telepathy": True}}
     error = client.error("session.update", session=session)
