@@ -46,7 +46,9 @@ class AppConfig(BaseSettings):
     max_sessions: int = Field(default=8, ge=1, le=4096)
 
     llm: str | None = None  # id, folder, GGUF file or Hugging Face id; None: the default model
-    asr: str | None = None
+    asr: str | None = None  # id, folder, Hugging Face id or faster-whisper's name, e.g. "small.en"
+    asr_device: Literal["cpu", "cuda", "auto"] = "cpu"
+    asr_compute_type: str = "int8"  # one that CTranslate2 has on that device
     # finals whose mean log probability is below it are decoded again, slowly; None: never
     second_opinion_below: float | None = Field(default=None, le=0.0)
     dtype: Dtype = "auto"

@@ -27,7 +27,8 @@ def resolve_llm(name: str | Path | None, on_progress: OnProgress | None = None) 
 
 
 def resolve_asr(name: str | Path | None, on_progress: OnProgress | None = None) -> Path:
-    """A folder with a CTranslate2 Whisper model. `name` and errors as for `resolve_llm`."""
+    """A folder with a CTranslate2 Whisper model. `name` and errors as for `resolve_llm`; it may
+    also be a name of faster-whisper's, such as "small.en"."""
     return _resolve(name, ModelKind.ASR, on_progress)
 
 
@@ -45,14 +46,21 @@ def _resolve(name: str | Path | None, kind: ModelKind, on_progress: OnProgress |
     path = Path(name).expanduser()
     if path.exists():
         return _checked(path, kind)
-    hub_id = _HUB_ID.fullmatch(str(name))
+    whisper_names = _whisper_names() if kind is ModelKind.ASR else {}
+    hub_id = _HUB_ID.fullmatch(whisper_names.get(str(name), str(name)))
     if hub_id and kind in (ModelKind.LLM, ModelKind.ASR):
         from app.model_hub import fetch_snapshot  # the hub's client takes half a second to import
 
         return _checked(fetch_snapshot(hub_id[1], kind, hub_id[2]), kind)
     if isinstance(name, Path) or "/" in name or path.suffix in (".gguf", ".onnx"):
         raise ModelNotFound(name, "no such file or folder")
-    raise UnknownModel(name, kind, (known.id for known in entries_of(kind)))
+    raise UnknownModel(name, kind, [*(known.id for known in entries_of(kind)), *whisper_names])
+
+
+def _whisper_names() -> dict[str, str]:
+    from asr.whisper import known_models  # its libraries take a second to import
+
+    return known_models()
 
 
 def _checked(path: Path, kind: ModelKind) -> Path:

@@ -57,7 +57,7 @@ class Runtime:
     def load(cls, config: AppConfig, clock: Callable[[], float] = time.perf_counter) -> Runtime:
         """Load all models of `config` and run each once: the first call is as fast as the tenth.
 
-        Raises ModelError, EngineError, PromptFileInvalid or BadConfig.
+        Raises ModelError, AsrError, EngineError, PromptFileInvalid or BadConfig.
         """
         prompt = load_prompt(config.prompt) if config.prompt else default_prompt()
         with ThreadPoolExecutor(2) as pool:  # two cores halve what a start takes
@@ -149,6 +149,8 @@ def _check_lengths(
 def _load_ears(config: AppConfig) -> tuple[Recogniser, SmartTurn]:
     recogniser = Recogniser(
         resolve_asr(config.asr),
+        device=config.asr_device,
+        compute_type=config.asr_compute_type,
         num_threads=config.threads.recogniser,
         num_workers=config.threads.recogniser_workers,
         second_opinion_below=config.second_opinion_below,

@@ -9,10 +9,14 @@ AsrError
 │   └── UnsupportedChannels
 ├── ModelNotFound         a model's file or folder is missing
 ├── ModelBroken           a model's file cannot be loaded
+├── DeviceUnavailable     the recogniser cannot run there on this machine
+├── UnsupportedComputeType  the device does not compute like that
 └── UnsupportedLanguage   the model does not know the language asked for
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 
 class AsrError(Exception):
@@ -56,6 +60,19 @@ class ModelNotFound(AsrError):
 class ModelBroken(AsrError):
     def __init__(self, path: object, why: str) -> None:
         super().__init__(f"the model at {path} cannot be loaded: {why}")
+
+
+class DeviceUnavailable(AsrError):
+    def __init__(self, device: str, why: str) -> None:
+        super().__init__(f"the recogniser cannot run on {device!r}: {why}; cpu is always there")
+
+
+class UnsupportedComputeType(AsrError):
+    def __init__(self, compute_type: str, device: str, supported: Iterable[str]) -> None:
+        super().__init__(
+            f"the recogniser does not compute in {compute_type!r} on {device}; "
+            f"supported: {', '.join(sorted(supported))}"
+        )
 
 
 class UnsupportedLanguage(AsrError):

@@ -20,15 +20,15 @@ class KeptTable:
     path: Path | None
 
     @classmethod
-    def of(cls, model: Path, compute_type: str, folder: Path | None) -> KeptTable:
-        """Named after the model's file, its size and age, and how it computes."""
+    def of(cls, model: Path, computed_by: str, folder: Path | None) -> KeptTable:
+        """Named after the model's file, its size and age, and what computes the table, and how."""
         if folder is None:
             return cls(None)
         try:
             state = (model / "model.bin").stat()
         except OSError:
             return cls(None)
-        about = f"{VERSION} {model.resolve()} {state.st_size} {state.st_mtime_ns} {compute_type}"
+        about = f"{VERSION} {model.resolve()} {state.st_size} {state.st_mtime_ns} {computed_by}"
         return cls(folder / f"graft-{hashlib.sha256(about.encode()).hexdigest()[:16]}.npy")
 
     def load(self) -> np.ndarray | None:

@@ -24,13 +24,19 @@ import ctranslate2
 import numpy as np
 import tokenizers
 from faster_whisper.tokenizer import Tokenizer
-from faster_whisper.utils import download_model
+from faster_whisper.utils import _MODELS
 from numpy.typing import NDArray
 
 from asr.audio import SAMPLE_RATE_HZ, Samples, read_file
 from asr.ct2_weights import read_weights
 from asr.decoder import TextDecoder
-from asr.errors import ModelBroken, ModelNotFound, UnsupportedLanguage
+from asr.errors import (
+    DeviceUnavailable,
+    ModelBroken,
+    ModelNotFound,
+    UnsupportedComputeType,
+    UnsupportedLanguage,
+)
 from asr.events import DecodeRequest, DecodeResult, Word
 from asr.grafted_decoder import GRAFT_FRAMES, GraftedDecoder
 from asr.greedy import TokenRules
@@ -72,7 +78,9 @@ class Recogniser:
     """One model, shared by all sessions; `decode` may be called from several threads.
 
     Args:
-        model: folder with a CTranslate2 Whisper model, or any id that faster-whisper knows.
+        model: folder with a CTranslate2 Whisper model.
+        device: "cpu", "cuda", or "auto" for the GPU where there is one.
+        compute_type: one that CTranslate2 has on that device, e.g. "int8", "float16".
         num_threads: per decode; `num_workers` decodes run at once. CPUs do better with workers.
         use_graft: False decodes full 30 s windows, as Whisper does by itself.
         second_opinion_below: finals with a mean log probability below it are decoded again in
@@ -81,12 +89,12 @@ class Recogniser:
             seconds to make); None: nowhere.
 
     Raises:
-        ModelNotFound, ModelBroken
+        ModelNotFound, ModelBroken, DeviceUnavailable, UnsupportedComputeType
     """
 
     def __init__(
         self,
-        model: Path | str,
+        model: Path,
         *,
         device: str = "cpu",
         compute_type: str = "int8",
@@ -97,31 +105,34 @@ class Recogniser:
         gates: SpeechGates | None = None,
         cache_folder: Path | None = None,
     ) -> None:
-        path = _resolve(model)
+        if not model.is_dir():
+            raise ModelNotFound(model)
+        device = _checked_device(device, compute_type)
         self._text_decoder: GraftedDecoder | None = None
         self._second_opinion_below = second_opinion_below
         self._gates = gates or SpeechGates()
         try:
             self._model = ctranslate2.models.Whisper(
-                str(path),
+                str(model),
                 device=device,
                 compute_type=compute_type,
                 intra_threads=num_threads,
                 inter_threads=num_workers,
             )
-            self._hf_tokenizer = tokenizers.Tokenizer.from_file(str(path / "tokenizer.json"))
+            self._hf_tokenizer = tokenizers.Tokenizer.from_file(str(model / "tokenizer.json"))
         except Exception as error:  # both libraries raise bare RuntimeError and Exception
-            raise ModelBroken(path, str(error)) from error
+            raise ModelBroken(model, str(error)) from error
         self.is_multilingual: bool = self._model.is_multilingual
         self._graft_table: Encoded | None = None
         if use_graft:
-            kept = KeptTable.of(path, compute_type, cache_folder)
+            computed_by = f"CTranslate2 {ctranslate2.__version__} {device} {compute_type}"
+            kept = KeptTable.of(model, computed_by, cache_folder)
             self._graft_table = kept.load()
             if self._graft_table is None:
                 self._graft_table = self._make_graft_table()
                 kept.save(self._graft_table)
         if self.uses_graft and device == "cpu":
-            self._text_decoder = self._make_text_decoder(path, num_threads)
+            self._text_decoder = self._make_text_decoder(model, num_threads)
 
     @property
     def uses_graft(self) -> bool:
@@ -448,14 +459,19 @@ def _padded(samples: Samples, min_s: float) -> Samples:
     return np.pad(samples, (0, missing)) if missing > 0 else samples
 
 
-def _resolve(model: Path | str) -> Path:
-    if Path(model).is_dir():
-        return Path(model)
-    if isinstance(model, Path) or model.startswith((".", "/")):
-        raise ModelNotFound(model)
+def known_models() -> dict[str, str]:
+    """Repositories of the Hugging Face hub by faster-whisper's names for their models."""
+    return dict(_MODELS)
+
+
+def _checked_device(device: str, compute_type: str) -> str:
+    """Where "auto" is, if the recogniser can run there and compute like that."""
+    if device == "auto":
+        device = "cuda" if ctranslate2.get_cuda_device_count() else "cpu"
     try:
-        return Path(download_model(model))
-    except ValueError as error:
-        raise ModelNotFound(model) from error
-    except Exception as error:  # the hub client's errors have no common base
-        raise ModelBroken(model, str(error)) from error
+        supported = set(ctranslate2.get_supported_compute_types(device))
+    except (RuntimeError, ValueError) as error:
+        raise DeviceUnavailable(device, str(error)) from error
+    if compute_type not in supported:
+        raise UnsupportedComputeType(compute_type, device, supported)
+    return device

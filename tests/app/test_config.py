@@ -24,6 +24,7 @@ def test_the_default_listens_to_this_machine_only() -> None:
         ({"port": 70_000}, "port"),
         ({"temperature": 3.0}, "temperature"),
         ({"dtype": "int3"}, "dtype"),
+        ({"asr_device": "tpu"}, "asr_device"),
         ({"no_such_key": 1}, "no_such_key"),
         ({"max_sessions": 0}, "max_sessions"),
     ],

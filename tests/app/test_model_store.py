@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import huggingface_hub
 import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
 
 from app import model_hub
-from app.errors import ModelNotFound, UnknownModel
+from app.errors import IndexUnreachable, ModelNotFound, UnknownModel
 from app.model_cache import ModelCache
 from app.model_store import resolve_asr, resolve_llm, resolve_smart_turn
 from app.model_table import ModelEntry, ModelKind
@@ -42,8 +44,45 @@ def test_an_id_of_another_kind_is_refused_with_those_of_the_right_one(pulled: li
 
 
 def test_an_unknown_word_is_refused_with_the_known_ids() -> None:
-    with pytest.raises(UnknownModel, match=r"'tiny'.*whisper-tiny\.en, whisper-base"):
-        resolve_asr("tiny")
+    with pytest.raises(UnknownModel, match=r"'huge'.*whisper-tiny\.en, whisper-base.*small\.en"):
+        resolve_asr("huge")
+    with pytest.raises(UnknownModel, match=r"unknown llm 'small\.en'"):
+        resolve_llm("small.en")
+
+
+@pytest.mark.parametrize(
+    ("name", "repository"),
+    [
+        ("small.en", "Systran/faster-whisper-small.en"),
+        ("large-v3", "Systran/faster-whisper-large-v3"),
+        ("distil-large-v3.5", "distil-whisper/distil-large-v3.5-ct2"),
+    ],
+)
+def test_faster_whispers_names_are_fetched_from_the_hub(
+    name: str, repository: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[tuple[str, ModelKind]] = []
+
+    def fetch(repo_id: str, kind: ModelKind, file_name: str | None) -> Path:
+        asked.append((repo_id, kind))
+        return tmp_path
+
+    monkeypatch.setattr(model_hub, "fetch_snapshot", fetch)
+    for file in ("config.json", "model.bin"):
+        (tmp_path / file).touch()
+    assert resolve_asr(name) == tmp_path
+    assert asked == [(repository, ModelKind.ASR)]
+
+
+def test_a_hub_that_cannot_be_reached_for_such_a_name_is_a_typed_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def snapshot_download(repo_id: str, allow_patterns: list[str]) -> str:
+        raise LocalEntryNotFoundError("no connection")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    with pytest.raises(IndexUnreachable, match=r"faster-whisper-small\.en: no connection"):
+        resolve_asr("small.en")
 
 
 def test_local_files_and_folders_are_taken_as_they_are(tmp_path: Path) -> None:

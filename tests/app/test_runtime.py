@@ -6,7 +6,8 @@ import pytest
 
 from app.config import AppConfig
 from app.errors import BadConfig, ModelNotFound, PromptFileInvalid
-from app.runtime import Runtime
+from app.runtime import Runtime, _load_ears
+from asr.errors import AsrError, UnsupportedComputeType
 from llm_engine.errors import EngineError
 
 
@@ -53,3 +54,19 @@ def test_a_prompt_that_leaves_no_room_is_refused(smollm2_path: Path, tmp_path: P
     file.write_text(f"system = '{'very ' * 3000}long'")
     with pytest.raises(BadConfig, match=r"endless.toml.* 1488 tokens at most"):
         Runtime.load(AppConfig(prompt=str(file), speech="none"))
+
+
+@pytest.mark.parametrize(
+    ("setting", "error"),
+    [
+        ({"asr_compute_type": "int3"}, UnsupportedComputeType),
+        ({"asr_device": "cuda", "asr_compute_type": "int3"}, AsrError),  # with a GPU or without
+    ],
+)
+def test_how_the_recogniser_computes_is_the_configurations(
+    setting: dict[str, str], error: type[AsrError], tmp_path: Path
+) -> None:
+    for file in ("config.json", "model.bin"):
+        (tmp_path / file).touch()
+    with pytest.raises(error, match=r"int3|cuda"):
+        _load_ears(AppConfig(asr=str(tmp_path), **setting))  # type: ignore[arg-type]

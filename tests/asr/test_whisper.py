@@ -2,11 +2,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import ctranslate2
 import numpy as np
 import pytest
 
 from asr.audio import SAMPLE_RATE_HZ, read_file
-from asr.errors import ModelBroken, ModelNotFound
+from asr.errors import DeviceUnavailable, ModelBroken, ModelNotFound, UnsupportedComputeType
 from asr.events import DecodeRequest
 from asr.normal_form import normal_form
 from asr.whisper import Recogniser
@@ -83,6 +84,34 @@ def test_models_that_are_not_there_or_broken_are_named(tmp_path: Path) -> None:
         Recogniser(tmp_path / "none")
     with pytest.raises(ModelBroken):
         Recogniser(tmp_path)
+
+
+def test_a_compute_type_that_the_device_does_not_have_is_named_with_those_it_has(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(UnsupportedComputeType, match=r"'int3' on cpu; supported: .*float32, int8"):
+        Recogniser(tmp_path, compute_type="int3")
+
+
+@pytest.mark.parametrize("device", ["cuda", "tpu"])
+def test_a_device_that_is_not_there_is_named(
+    tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(device: str) -> set[str]:
+        raise RuntimeError("no driver")
+
+    monkeypatch.setattr(ctranslate2, "get_supported_compute_types", refuses)
+    with pytest.raises(DeviceUnavailable, match=f"{device}': no driver"):
+        Recogniser(tmp_path, device=device)
+
+
+@pytest.mark.models
+def test_without_a_gpu_the_automatic_device_is_the_cpu_with_our_own_decoder(
+    whisper_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ctranslate2, "get_cuda_device_count", lambda: 0)
+    recogniser = Recogniser(whisper_path, device="auto", compute_type="int8_float32")
+    assert recogniser.max_batch == 1
 
 
 @pytest.mark.models
