@@ -10,7 +10,7 @@ from asr.audio import SAMPLE_RATE_HZ, read_file
 from asr.errors import DeviceUnavailable, ModelBroken, ModelNotFound, UnsupportedComputeType
 from asr.events import DecodeRequest
 from asr.normal_form import normal_form
-from asr.whisper import Recogniser
+from asr.whisper import Recogniser, _Hypothesis
 
 CLIPS = {
     "gasst_whattimeisit.riff": "what time is it",
@@ -21,6 +21,12 @@ CLIPS = {
 @pytest.fixture(scope="module")
 def recogniser(whisper_path: Path) -> Recogniser:
     return Recogniser(whisper_path)
+
+
+@pytest.fixture(scope="module")
+def doubting(whisper_path: Path) -> Recogniser:
+    """Every final gets its second opinion."""
+    return Recogniser(whisper_path, second_opinion_below=0.0)
 
 
 def request(samples: np.ndarray, revision: int = 0, **fields) -> DecodeRequest:
@@ -136,3 +142,104 @@ def test_our_decoder_reads_as_ctranslate2_does(recogniser: Recogniser, clips_dir
         )
         assert normal_form(ours.text) == normal_form(theirs.text)
         assert ours.no_speech_probability == pytest.approx(theirs.no_speech_probability, abs=0.1)
+
+
+# ---- what happens where a self-check fails
+
+
+@pytest.mark.models
+def test_a_model_that_does_not_take_to_the_graft_decodes_full_windows(
+    whisper_path: Path,
+    clips_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def hears_nothing(self: Recogniser, samples: np.ndarray) -> np.ndarray:
+        return self._encode_mel(np.zeros(SAMPLE_RATE_HZ, np.float32))
+
+    monkeypatch.setattr(Recogniser, "_encode_speech", hears_nothing)
+    recogniser = Recogniser(whisper_path, cache_folder=tmp_path)
+    assert not recogniser.uses_graft
+    assert "graft self-check failed" in caplog.text
+    assert not list(tmp_path.iterdir())  # the next start checks again
+    assert_reads_the_clips(recogniser, clips_dir)
+
+
+def reads_otherwise(self: Recogniser, *args: object) -> _Hypothesis:
+    return _Hypothesis("something else", (), 0.0, 0.0)
+
+
+def lacks_a_weight(path: Path) -> dict[str, np.ndarray]:
+    raise KeyError("decoder/layer_0")
+
+
+@pytest.mark.models
+@pytest.mark.parametrize(
+    ("place", "fault", "warning"),
+    [
+        ("Recogniser._check_draft", reads_otherwise, "text decoder self-check failed"),
+        ("read_weights", lacks_a_weight, "decoder/layer_0"),
+    ],
+)
+def test_where_our_decoder_cannot_be_used_ctranslate2_decodes(
+    whisper_path: Path,
+    clips_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    place: str,
+    fault: object,
+    warning: str,
+) -> None:
+    monkeypatch.setattr(f"asr.whisper.{place}", fault)
+    recogniser = Recogniser(whisper_path)
+    assert recogniser.uses_graft and recogniser.max_batch > 1
+    assert warning in caplog.text
+    assert_reads_the_clips(recogniser, clips_dir)
+
+
+@pytest.mark.models
+def test_a_doubtful_final_is_replaced_by_its_second_opinion_and_a_partial_is_not(
+    doubting: Recogniser, clips_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (name, words), *_ = CLIPS.items()
+    samples = read_file(clips_dir / name)
+    encode = doubting._encode_speech
+    noise = np.random.default_rng(0).normal(0.0, 0.3, len(samples)).astype(np.float32)
+    monkeypatch.setattr(doubting, "_encode_speech", lambda heard: encode(heard + noise))
+    partial, final = doubting.decode([request(samples, kind="partial"), request(samples)])
+    assert normal_form(final.text) == words != normal_form(partial.text)
+    assert final.log_probability > partial.log_probability
+
+
+@pytest.mark.models
+def test_a_second_opinion_that_is_less_sure_changes_nothing(
+    doubting: Recogniser, clips_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (name, words), *_ = CLIPS.items()
+    samples = read_file(clips_dir / name)
+    encode = doubting._encode_full
+    noise = np.random.default_rng(0).normal(0.0, 0.3, len(samples)).astype(np.float32)
+    monkeypatch.setattr(doubting, "_encode_full", lambda heard: encode(heard + noise))
+    (final,) = doubting.decode([request(samples)])
+    assert normal_form(final.text) == words
+
+
+@pytest.mark.models
+def test_the_kept_table_is_made_anew_by_another_ctranslate2(
+    whisper_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        Recogniser, "_make_graft_table", lambda self: np.zeros((1, 4, 4), np.float32)
+    )
+    monkeypatch.setattr(Recogniser, "_make_text_decoder", lambda *args: None)
+    for version in ("4.8.5", "4.8.5", "4.9.0"):
+        monkeypatch.setattr(ctranslate2, "__version__", version)
+        Recogniser(whisper_path, cache_folder=tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def assert_reads_the_clips(recogniser: Recogniser, clips_dir: Path) -> None:
+    for name, words in CLIPS.items():
+        (result,) = recogniser.decode([request(read_file(clips_dir / name))])
+        assert normal_form(result.text) == words
