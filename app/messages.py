@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from asr.events import Word
+
 # ---- client -> session
 
 
@@ -106,6 +108,7 @@ class SettingsChanged:
     turn_detection: Literal["none", "server_vad", "semantic_vad"] | None = None
     silence_ms: int | None = None  # server_vad
     vad_threshold: float | Reset | None = None
+    word_times: bool | None = None  # and the words' probabilities: some more work per final
     is_telephone: bool | None = None  # the audio comes in the telephone's band
     eagerness: Literal["low", "medium", "high", "auto"] | None = None  # semantic_vad
     create_response: bool | None = None
@@ -158,6 +161,7 @@ class TranscriptFinal:
 
     item_id: str
     text: str
+    words: tuple[Word, ...] = ()  # where they were asked for
 
 
 @dataclass(frozen=True, slots=True)

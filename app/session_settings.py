@@ -48,6 +48,7 @@ def changed_listener(settings: ListenerSettings, change: SettingsChanged) -> Lis
         turn_detection=_or(change.turn_detection, settings.turn_detection),
         silence_ms=_or(change.silence_ms, settings.silence_ms),
         vad_threshold=_or_reset(change.vad_threshold, settings.vad_threshold),
+        word_times=_or(change.word_times, settings.word_times),
         is_telephone=_or(change.is_telephone, settings.is_telephone),
         eagerness=_or(change.eagerness, settings.eagerness),
         language=_or_reset(change.language, settings.language),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict
 
@@ -19,6 +20,7 @@ from app.protocols.realtime_state import (
 )
 
 MAX_OPEN_UTTERANCES = 64
+MIN_PROBABILITY = 1e-9  # JSON has no minus infinity
 
 
 def server_steps(state: RealtimeState, event: m.ServerEvent) -> Iterator[Step]:
@@ -116,7 +118,8 @@ def _on_transcript(state: RealtimeState, event: m.TranscriptFinal) -> Iterator[S
     item.text = event.text
     duration_ms = state.speech_ms.pop(event.item_id, 0)
     if state.settings.transcribes:
-        yield from _transcription_events(event, duration_ms / 1000)
+        has_logprobs = state.settings.has_logprobs
+        yield from _transcription_events(event, duration_ms / 1000, has_logprobs=has_logprobs)
     if state.num_commits_open:
         state.num_commits_open -= 1
         yield from state.send_request()
@@ -132,14 +135,32 @@ def _on_reply_started(state: RealtimeState, event: m.ReplyStarted) -> Iterator[S
     yield from state.reply.start(previous)
 
 
-def _transcription_events(event: m.TranscriptFinal, seconds: float) -> Iterator[WireEvent]:
+def _transcription_events(
+    event: m.TranscriptFinal, seconds: float, *, has_logprobs: bool
+) -> Iterator[WireEvent]:
     """The whole transcript as one delta: Realtime deltas cannot be taken back, partials can."""
-    part = {"item_id": event.item_id, "content_index": 0}
+    part: WireEvent = {"item_id": event.item_id, "content_index": 0}
+    if has_logprobs:
+        part["logprobs"] = _logprobs(event)
     kind = "conversation.item.input_audio_transcription"
     if event.text:
         yield {"type": f"{kind}.delta", "delta": event.text} | part
     usage = {"type": "duration", "seconds": seconds}
     yield {"type": f"{kind}.completed", "transcript": event.text, "usage": usage} | part
+
+
+def _logprobs(event: m.TranscriptFinal) -> list[WireEvent] | None:
+    """One per word; the tokens make up the transcript. None where not every word has one."""
+    if " ".join(word.text for word in event.words) != event.text:
+        return None
+    entries: list[WireEvent] = []
+    for word in event.words:
+        if word.probability is None:
+            return None
+        token = f" {word.text}" if entries else word.text
+        logprob = math.log(max(word.probability, MIN_PROBABILITY))
+        entries.append({"token": token, "bytes": list(token.encode()), "logprob": logprob})
+    return entries
 
 
 def _own(kind: str, event: m.TranscriptChanged | m.DraftShown | m.TurnMeasured) -> WireEvent:

@@ -26,6 +26,7 @@ from app.protocols.wire_audio import WireFormat
 PCM24K = WireFormat("pcm16", 24_000)
 FORMATS = {"audio/pcm": PCM24K, "audio/pcmu": WireFormat("mulaw", 8_000)}
 FORMATS["audio/pcma"] = WireFormat("alaw", 8_000)
+LOGPROBS = "item.input_audio_transcription.logprobs"
 EXTENSIONS = ("partials", "draft", "metrics")
 
 
@@ -55,6 +56,7 @@ class WireSettings:
     input_type: str = "audio/pcm"
     output_type: str = "audio/pcm"
     transcribes: bool = True
+    has_logprobs: bool = False  # in the transcripts of what the caller says
     language: str | None = None
     hot_words: str | None = None
     turn_detection: dict[str, Any] | None = None  # as shown to the client; None: the client commits
@@ -134,7 +136,7 @@ class WireSettings:
             "object": "realtime.session",
             "id": session_id,
             "audio": audio,
-            "include": None,
+            "include": [LOGPROBS] if self.has_logprobs else None,
         }
         if self.extensions:
             shown["forespeak"] = dict.fromkeys(sorted(self.extensions), True)
@@ -182,6 +184,11 @@ def _read_top(
         tokens = max_tokens(fields["max_output_tokens"], "session.max_output_tokens")
         settings = replace(settings, max_reply_tokens=tokens)
         change = replace(change, max_reply_tokens=tokens)
+    if "include" in fields:
+        wanted = _include(fields["include"])
+        if wanted != settings.has_logprobs:
+            change = replace(change, word_times=wanted)
+        settings = replace(settings, has_logprobs=wanted)
     if fields.get("output_modalities") is not None:
         speaks = modalities(fields["output_modalities"], "session.output_modalities")
         settings = replace(settings, speaks=speaks)
@@ -294,6 +301,19 @@ def _read_extensions(settings: WireSettings, given: object) -> WireSettings:
         checked(is_on, bool, f"session.forespeak.{name}")
     wanted = {name for name in EXTENSIONS if fields.get(name, name in settings.extensions)}
     return replace(settings, extensions=frozenset(wanted))
+
+
+def _include(given: object) -> bool:
+    """Whether log probabilities are asked for; there is nothing else to include."""
+    names = [] if given is None else checked(given, list, "session.include")
+    for index, name in enumerate(names):
+        if name != LOGPROBS:
+            raise ProtocolError(
+                "invalid_value",
+                f"cannot include {name!r:.80}; known: {LOGPROBS}",
+                f"session.include[{index}]",
+            )
+    return bool(names)
 
 
 def _language(settings: WireSettings, value: object, param: str) -> str:

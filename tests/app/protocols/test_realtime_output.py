@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from app import messages as m
+from app.protocols.realtime_settings import LOGPROBS
+from asr.events import Word
 from tests.app.protocols.wire_client import reply_events, speech, types
 
 
@@ -63,6 +69,27 @@ def test_typed_words_become_a_text_item(client):
     events = client.hears(m.TranscriptFinal("item_1", "Hi!"))
     assert types(events) == ["conversation.item.added", "conversation.item.done"]
     assert events[0]["item"]["content"] == [{"type": "input_text", "text": "Hi!"}]
+
+
+WORDS = (Word("Hi", 0.1, 0.3, 0.5), Word("Zoë!", 0.3, 0.6, 0.0))
+
+
+def test_transcripts_have_log_probabilities_where_they_are_included(client) -> None:
+    final = m.TranscriptFinal("item_1", "Hi Zoë!", WORDS)
+    assert "logprobs" not in client.hears(final)[-1]
+    client.updates(include=[LOGPROBS])
+    *_, delta, completed = client.hears(replace(final, item_id="item_2"))
+    assert completed["transcript"] == "".join(entry["token"] for entry in completed["logprobs"])
+    assert completed["logprobs"] == delta["logprobs"]
+    first, second = completed["logprobs"]
+    assert first == {"token": "Hi", "bytes": [72, 105], "logprob": pytest.approx(-0.693, abs=1e-3)}
+    assert bytes(second["bytes"]).decode() == " Zoë!" and second["logprob"] < -20
+
+
+@pytest.mark.parametrize("words", [(), WORDS[:1], (Word("Hi"), Word("Zoë!"))])
+def test_words_that_do_not_make_up_the_transcript_give_no_log_probabilities(client, words) -> None:
+    client.updates(include=[LOGPROBS])
+    assert client.hears(m.TranscriptFinal("item_1", "Hi Zoë!", words))[-1]["logprobs"] is None
 
 
 def test_errors_of_the_session_reach_the_client(client):

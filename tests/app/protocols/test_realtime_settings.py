@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app import messages as m
+from app.protocols.realtime_settings import LOGPROBS
 
 
 def test_an_update_changes_the_session_and_is_confirmed(client):
@@ -33,6 +34,17 @@ def test_audio_in_the_telephones_band_is_heard_as_such_until_it_changes_back(cli
     assert wide == m.SettingsChanged(is_telephone=False)
 
 
+def test_log_probabilities_are_asked_for_until_they_are_no_longer_included(client) -> None:
+    change, event = client.updates(include=[LOGPROBS])
+    assert change == m.SettingsChanged(word_times=True)
+    assert event["session"]["include"] == [LOGPROBS]
+    (event,) = client.updates(instructions=None)
+    assert event["session"]["include"] == [LOGPROBS]
+    change, event = client.updates(include=[])
+    assert change == m.SettingsChanged(word_times=False)
+    assert event["session"]["include"] is None
+
+
 def test_what_the_client_hears_is_not_what_it_sends(client) -> None:
     (_,) = client.updates(audio={"output": {"format": {"type": "audio/pcmu"}}})
 
@@ -51,6 +63,8 @@ def test_an_unknown_extension_is_refused(client):
         ({"output_modalities": ["video"]}, "session.output_modalities"),
         ({"output_modalities": []}, "session.output_modalities"),
         ({"output_modalities": "audio"}, "session.output_modalities"),
+        ({"include": "logprobs"}, "session.include"),
+        ({"include": ["item.input_audio_transcription.poems"]}, "session.include[0]"),
         ({"tools": [{"type": "function", "name": "f"}]}, "session.tools"),
         ({"temperature": 3}, "session.temperature"),
         ({"audio": 3}, "session.audio"),
