@@ -162,6 +162,7 @@ class TranscriptFinal:
     item_id: str
     text: str
     words: tuple[Word, ...] = ()  # where they were asked for
+    language: str | None = None  # a code such as "de"; None: typed, or the recogniser cannot tell
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,17 +267,18 @@ class Session:
             return
         turn.timeline.speech_end_s = event.speech_end_s
         turn.timeline.eou_s = now_s
-        words: tuple[heard.Word, ...] = ()
+        final = m.TranscriptFinal(turn.item_id, "")
         if event.transcript is not None:
             turn.text, turn.prompt_text = event.transcript.text, event.transcript.prompt_text
-            words = event.transcript.words
+            words, language = event.transcript.words, event.transcript.language
+            final = m.TranscriptFinal(turn.item_id, turn.text, words, language)
         self._speaking_since_s = None
         self._emit(
             m.UserSpeechStopped(
                 turn.item_id, round(event.at_s * 1000), round(event.speech_end_s * 1000)
             )
         )
-        self._emit(m.TranscriptFinal(turn.item_id, turn.text, words))
+        self._emit(final)
         self._take_acts(
             UtteranceOver(bool(turn.prompt_text), self._settings.interrupt_response), now_s
         )

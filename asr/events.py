@@ -68,7 +68,7 @@ class DecodeResult:
     words: tuple[Word, ...] = ()
     log_probability: float = 0.0  # mean per token
     no_speech_probability: float = 0.0
-    language: str | None = None
+    language: str | None = None  # asked for or detected; None: the model knows only one
     alternatives: tuple[str, ...] = ()
     dropped: bool = False  # stale, and never decoded
     error: str | None = None  # the recogniser failed; the listener goes on

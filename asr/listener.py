@@ -340,6 +340,7 @@ class Listener:
         frozen = next((s for s in utterance.frozen if s.revision == result.revision), None)
         if frozen is not None:
             fill(frozen, result)
+            utterance.language = utterance.language or result.language
             if utterance.is_complete:
                 events.append(self._tell_pause(utterance))
         elif utterance.pause is not None and utterance.pause.revision == result.revision:

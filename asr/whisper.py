@@ -306,7 +306,7 @@ class Recogniser:
             text="" if is_dropped else best.text,
             log_probability=best.log_probability,
             no_speech_probability=best.no_speech_probability,
-            language=language if self.is_multilingual else "en",
+            language=language,
             alternatives=() if is_dropped else best.alternatives,
         )
         if request.word_times and result.text:

@@ -146,6 +146,8 @@ def _transcription_events(
     if event.text:
         yield {"type": f"{kind}.delta", "delta": event.text} | part
     usage = {"type": "duration", "seconds": seconds}
+    if event.language is not None:
+        part["languages"] = [{"code": event.language}]
     yield {"type": f"{kind}.completed", "transcript": event.text, "usage": usage} | part
 
 

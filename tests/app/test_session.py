@@ -99,15 +99,16 @@ def test_a_turn_reports_every_step_to_the_client_in_order() -> None:
     ]
 
 
-def test_words_that_were_asked_for_are_told_with_the_final_transcript() -> None:
+def test_words_that_were_asked_for_and_the_language_are_told_with_the_final_transcript() -> None:
     stage = Stage()
     stage.session.on_command(m.SettingsChanged(word_times=True), 0.0)
     assert stage.listener.settings.word_times
     stage.starts_speaking()
     words = (heard.Word("hello", 0.1, 0.4, 0.9),)
-    transcript = replace(stage.transcript("hello", at_pause=True), words=words)
+    transcript = replace(stage.transcript("hello", at_pause=True), words=words, language="en")
     stage.hears(heard.UtteranceEnded(1, 1.0, 0.7, transcript, "likely"))
-    assert stage.of_type(m.TranscriptFinal)[0].words == words
+    (final,) = stage.of_type(m.TranscriptFinal)
+    assert (final.text, final.words, final.language) == ("hello", words, "en")
 
 
 def test_the_next_turns_prompt_holds_the_last_turn() -> None:

@@ -176,6 +176,17 @@ def test_a_commit_after_a_long_silence_has_the_words_before_it() -> None:
     assert len(caller.transcripts) == told  # the pause's was the last
 
 
+@pytest.mark.parametrize("answer_s", [0.0, 5.0])
+def test_the_language_of_the_words_is_told_however_late_they_come(answer_s: float) -> None:
+    def german(request: DecodeRequest) -> DecodeResult:
+        return replace(decode(request), language="de")
+
+    caller = Caller(CLIENT_COMMITS, answer=german, delay_s=lambda request: answer_s)
+    caller.says(speech(0.25), silence(10.0))
+    caller.take(caller.listener.commit())
+    assert [end.transcript and end.transcript.language for end in caller.ends] == ["de"]
+
+
 def test_turn_detection_that_comes_on_in_a_long_silence_ends_the_utterance() -> None:
     caller = Caller(CLIENT_COMMITS, turn_probability=lambda r: 0.0).says(speech(1.0), silence(20.0))
     caller.listener.configure(ListenerSettings(end_probability_grace_ms=300))

@@ -85,6 +85,16 @@ def test_languages_are_those_of_the_model(recogniser: Recogniser) -> None:
     assert (len(recogniser.languages) > 1) is recogniser.is_multilingual
 
 
+@pytest.mark.models
+def test_a_language_is_told_only_where_it_was_asked_for_or_detected(
+    recogniser: Recogniser, clips_dir: Path
+) -> None:
+    samples = read_file(clips_dir / "gasst_whattimeisit.riff")
+    asked, open_ = recogniser.decode([request(samples, language="en"), request(samples)])
+    assert asked.language == "en"
+    assert open_.language == ("en" if recogniser.is_multilingual else None)
+
+
 def test_models_that_are_not_there_or_broken_are_named(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound, match="none"):
         Recogniser(tmp_path / "none")

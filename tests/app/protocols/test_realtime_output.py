@@ -71,6 +71,12 @@ def test_typed_words_become_a_text_item(client):
     assert events[0]["item"]["content"] == [{"type": "input_text", "text": "Hi!"}]
 
 
+def test_a_transcript_says_its_language_where_the_recogniser_knows_several(client) -> None:
+    *_, delta, completed = client.hears(m.TranscriptFinal("item_1", "Guten Tag.", language="de"))
+    assert completed["languages"] == [{"code": "de"}] and "languages" not in delta
+    assert "languages" not in client.hears(m.TranscriptFinal("item_2", "Hello."))[-1]
+
+
 WORDS = (Word("Hi", 0.1, 0.3, 0.5), Word("Zoë!", 0.3, 0.6, 0.0))
 
 
