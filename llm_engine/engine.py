@@ -229,6 +229,7 @@ class Engine:
         try:
             outcomes = self._run_pass(feeds, self._may_go_on)
         except PassAbandoned:
+            self._sessions.abandon(feeds)
             return StepReport(0, 0, 0, 0, False, self._clock() - started)
         now_s = self._clock()
         report = _report(feeds, now_s - started)

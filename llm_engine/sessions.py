@@ -54,6 +54,7 @@ class Sessions:
         self._max_tokens = max_tokens
         self._sequences: dict[SessionId, Sequence] = {}
         self._held: dict[SessionId, Snapshot] = {}  # came while a reply ran: next when it is over
+        self._in_pass: set[SessionId] = set()  # their feeds point into their rows
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -128,7 +129,9 @@ class Sessions:
     ) -> None:
         layout = Layout.of(snapshot, self._tokenizer.is_punctuation)
         moves, events = self._with_room(
-            lambda: sequence.set_prompt(snapshot, layout, now_s, turn), turn is not None
+            sequence,
+            lambda: sequence.set_prompt(snapshot, layout, now_s, turn),
+            turn is not None,
         )
         self._move(moves)
         self._emit(sequence, events)
@@ -149,21 +152,30 @@ class Sessions:
         return [work for sequence in self._sequences.values() if (work := sequence.work())]
 
     def feed(self, grant: Grant, step: int, now_s: float) -> Feed | None:
-        """The granted tokens, ready to run; None if there were no rows for them."""
+        """The granted tokens, ready to run; None if there are no rows for them, or if a session
+        that was served before it in this step took those it had."""
         sequence = self._sequences[grant.session_id]
+        if not sequence.kv.is_laid_out:
+            return None
         sequence.last_served = step
         try:
-            return self._with_room(lambda: sequence.feed(grant.num_tokens), sequence.is_running)
+            feed = self._with_room(
+                sequence, lambda: sequence.feed(grant.num_tokens), sequence.is_running
+            )
         except CacheFull as error:
             self.fail(sequence, error, now_s)
             return None
+        self._in_pass.add(sequence.session_id)
+        return feed
 
     def advance(self, feed: Feed, outcome: Outcome, now_s: float) -> None:
+        self._in_pass.discard(feed.sequence.session_id)
         self._emit(feed.sequence, feed.sequence.advance(feed, outcome, now_s))
         self._take_held(feed.sequence, now_s)
 
     def fail(self, sequence: Sequence, error: Exception, now_s: float) -> None:
         """End what this session is doing; its next snapshot starts afresh."""
+        self._in_pass.discard(sequence.session_id)
         was_running = sequence.is_running
         events = sequence.stop(now_s, str(error) or type(error).__name__)
         if not was_running:
@@ -172,6 +184,11 @@ class Sessions:
         self._emit(sequence, events)
         self._take_held(sequence, now_s)
 
+    def abandon(self, feeds: Iterable[Feed]) -> None:
+        """The pass over `feeds` was given up: what it wrote does not count."""
+        for feed in feeds:
+            self._in_pass.discard(feed.sequence.session_id)
+
     def stop_all(self, now_s: float) -> None:
         """End every running reply."""
         for sequence in self._sequences.values():
@@ -179,24 +196,29 @@ class Sessions:
 
     # ---- helpers
 
-    def _with_room(self, act: Callable[[], T], is_committed: bool) -> T:
-        """Do `act`; where rows are short, sessions with nothing to do give theirs up, the longest
-        idle first, then for committed work those that only draft. Raises CacheFull."""
+    def _with_room(self, asker: Sequence, act: Callable[[], T], is_committed: bool) -> T:
+        """Do `act` for `asker`; where rows are short, sessions with nothing to do give theirs up,
+        the longest idle first, then for committed work those that only draft. Raises CacheFull."""
         while True:
             try:
                 return act()
             except CacheFull:
-                if not self._evict(is_committed):
+                if not self._evict(asker, is_committed):
                     raise
 
-    def _evict(self, for_committed: bool) -> bool:
-        owners = [s for s in self._sequences.values() if s.kv.is_laid_out]
-        victims = [s for s in owners if s.is_idle]
+    def _evict(self, asker: Sequence, for_committed: bool) -> bool:
+        """Never rows that the coming pass reads and writes; the asker's own old rows last."""
+        owners = [
+            sequence
+            for sequence in self._sequences.values()
+            if sequence.kv.is_laid_out and sequence.session_id not in self._in_pass
+        ]
+        victims = [sequence for sequence in owners if sequence.is_idle]
         if not victims and for_committed:
-            victims = [s for s in owners if not s.is_running]
+            victims = [sequence for sequence in owners if not sequence.is_running]
         if not victims:
             return False
-        min(victims, key=lambda sequence: sequence.last_served).drop_rows()
+        min(victims, key=lambda s: (s is asker, s.last_served)).drop_rows()
         return True
 
     def _emit(self, sequence: Sequence, events: Iterable[EngineEvent]) -> None:

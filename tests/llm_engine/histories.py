@@ -45,6 +45,7 @@ class Caller:
     slots: list[list[int]] = field(default_factory=lambda: [[], []])
     history: list[tuple[int, ...]] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
+    num_refused: int = 0  # commits for which there were no rows
 
     def snapshot(self, at_pause: bool) -> Snapshot:
         self.revision += 1
@@ -83,6 +84,11 @@ class Caller:
             del self.history[0]
         self.slots = [[], []]
 
+    def start_over(self) -> None:
+        """The prompt is too large for the rows there are: all of it is forgotten."""
+        self.num_refused += 1
+        self.history, self.slots = [], [[], []]
+
 
 OnReply = Callable[[Engine, Caller], None]
 
@@ -95,7 +101,8 @@ def play(
     /,
     **settings: Any,
 ) -> list[Caller]:
-    """A random life of two sessions on `engine`; every reply ends by itself or by cancel."""
+    """A random life of two sessions on `engine`; every reply ends by itself or by cancel, or is
+    refused because the rows are too few for it."""
     random = Random(seed)
 
     def token() -> int:
@@ -140,7 +147,10 @@ def _act(engine: Engine, caller: Caller, random: Random, on_reply: OnReply) -> N
         while turn not in caller.events.done:
             assert engine.step() is not None, "the engine went to sleep over a committed reply"
         events, done = caller.events, caller.events.done[turn]
-        assert done.error is None, done.error
+        if done.error is not None:
+            assert "KV rows" in done.error, done.error
+            caller.start_over()
+            return
         reply = events.reply(turn)
         caller.answers.append(Answer(turn, snapshot, reply, events.text(turn), done.reason))
         on_reply(engine, caller)

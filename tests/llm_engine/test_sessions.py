@@ -8,7 +8,8 @@ import psutil
 import pytest
 
 from llm_engine.events import SamplingParams, SpeculationTrigger, SuffixPolicy
-from tests.llm_engine.engine_rig import make_engine, open_session, prompt, run
+from llm_engine.scheduler import Grant, Work
+from tests.llm_engine.engine_rig import greedy_twin, make_engine, open_session, prompt, run
 from tests.llm_engine.histories import play
 
 WORDS = tuple(b"good morning to you all")
@@ -42,6 +43,31 @@ def test_drafting_gives_its_rows_to_committed_work() -> None:
         run(engine)
         replies.append(lost.reply(0))
     assert replies[0] == replies[1] and replies[0]
+
+
+@pytest.mark.parametrize("num_rows", range(80, 136, 8))
+def test_a_draft_whose_rows_a_reply_takes_in_the_same_step_waits_for_its_next_snapshot(
+    monkeypatch: pytest.MonkeyPatch, num_rows: int
+) -> None:
+    engine = make_engine(num_rows=num_rows)
+
+    def everybody_rides_along(works: list[Work], num_sessions: int) -> list[Grant]:
+        ordered = sorted(works, key=lambda work: work.work_class)
+        return [Grant(work.session_id, work.num_tokens) for work in ordered]
+
+    monkeypatch.setattr(engine._scheduler, "plan", everybody_rides_along)
+    sampling = SamplingParams(max_tokens=24)
+    drafting, _ = open_session(engine, sampling=sampling, draft_first_sentence=False)
+    session, events = open_session(engine, sampling=sampling)
+    engine.update(drafting, prompt(0, WORDS))
+    engine.step()
+    engine.commit(session, prompt(0, WORDS))  # its reply grows while the other drafts
+    run(engine)
+    done, reply = events.done[0], list(events.reply(0))
+    assert done.reason != "error" or "KV rows" in str(done.error)  # too few even for one reply
+    expected, _ = greedy_twin(prompt(0, WORDS).token_ids, 24)
+    assert reply == (expected[: len(reply)] if done.reason == "error" else expected)
+    assert num_rows < 112 or done.reason != "error"
 
 
 def test_several_replies_run_in_one_pass() -> None:
