@@ -46,7 +46,7 @@ class Feed:
     """
 
     sequence: Sequence
-    moves: Moves  # to be done before the pass
+    moves: Moves  # to be done before any other session's, and once even if the pass is repeated
     pieces: tuple[Piece, ...]
     num_tokens: int
     num_prompt_tokens: int

@@ -165,6 +165,8 @@ class Sessions:
         except CacheFull as error:
             self.fail(sequence, error, now_s)
             return None
+        # at once and only once: whoever is next may get the rows that these copies read
+        self._move(feed.moves)
         self._in_pass.add(sequence.session_id)
         return feed
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import psutil
 import pytest
+import torch
 
+from kernels.kv import KVArena
+from llm_engine.batch import Batch
 from llm_engine.events import SamplingParams, SpeculationTrigger, SuffixPolicy
 from llm_engine.scheduler import Grant, Work
 from tests.llm_engine.engine_rig import greedy_twin, make_engine, open_session, prompt, run
@@ -68,6 +72,40 @@ def test_a_draft_whose_rows_a_reply_takes_in_the_same_step_waits_for_its_next_sn
     expected, _ = greedy_twin(prompt(0, WORDS).token_ids, 24)
     assert reply == (expected[: len(reply)] if done.reason == "error" else expected)
     assert num_rows < 112 or done.reason != "error"
+
+
+def test_a_reply_that_grew_into_new_rows_survives_a_failed_pass_beside_who_got_its_old_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = make_engine()
+    forward, num_failed = engine._runner.model.forward, 0
+
+    def failing(batch: Batch, arena: KVArena, may_go_on: Any = None) -> torch.Tensor:
+        nonlocal num_failed
+        logits = forward(batch, arena, may_go_on)
+        if len(batch.extents) > 1:  # of several sessions, after all rows were written
+            num_failed += 1
+            raise RuntimeError("the pass broke")
+        return logits
+
+    sampling = SamplingParams(max_tokens=20)
+    sessions = [open_session(engine, sampling=sampling, use_ngram_pool=False) for _ in range(3)]
+    monkeypatch.setattr(engine._runner.model, "forward", failing)
+    engine.commit(sessions[0][0], prompt(0, WORDS))
+    for _ in range(8):
+        engine.step()
+    for session, _ in sessions[1:]:  # the second begins to reply when the first outgrows its rows
+        engine.commit(session, prompt(0, WORDS[::-1]))
+    first, second = (engine._sessions._sequences[session].kv for session, _ in sessions[:2])
+    outgrown = first._reply
+    engine.step()
+    engine.step()
+    assert outgrown is not None and second._reply is not None and first._reply is not outgrown
+    assert second._reply.first_row == outgrown.first_row, "the case that this test is about"
+    run(engine)
+    assert num_failed > 10
+    for (_, events), words in zip(sessions, (WORDS, WORDS[::-1], WORDS[::-1]), strict=True):
+        assert list(events.reply(0)) == greedy_twin(prompt(0, words).token_ids, 20)[0]
 
 
 def test_several_replies_run_in_one_pass() -> None:
