@@ -107,7 +107,9 @@ class Sequence:
     @property
     def is_idle(self) -> bool:
         """Nothing is to be run before the next snapshot; the rows may be taken away."""
-        return self.is_over or self._is_resting or not self.kv.is_laid_out
+        if self.is_over or self._is_resting or not self.kv.is_laid_out:
+            return True
+        return not self._ranges()  # a running reply always has some
 
     @property
     def prompt_ids(self) -> tuple[int, ...]:
@@ -264,8 +266,6 @@ class Sequence:
         if self.is_idle:
             return None
         num_tokens = sum(stop - start for start, stop in self._ranges())
-        if not num_tokens:
-            return None
         if self._wants_tokens:
             num_tokens += len(self._proposals(self._max_tokens))
         prefix = self.kv.prefix

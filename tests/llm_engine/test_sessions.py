@@ -108,6 +108,27 @@ def test_a_reply_that_grew_into_new_rows_survives_a_failed_pass_beside_who_got_i
         assert list(events.reply(0)) == greedy_twin(prompt(0, words).token_ids, 20)[0]
 
 
+@pytest.mark.parametrize("words", [(), WORDS[:4]], ids=["warmed", "drafted"])
+def test_sessions_that_wait_give_their_rows_to_one_that_drafts(words: tuple[int, ...]) -> None:
+    engine = make_engine(num_rows=256)
+    waiting = [open_session(engine, sampling=SamplingParams(max_tokens=8)) for _ in range(8)]
+    for number, (session, _) in enumerate(waiting):
+        history = (tuple(range(30 + number, 55 + number)),)
+        engine.update(session, prompt(0, words, history=history))
+        run(engine)
+    session, events = open_session(engine, sampling=SamplingParams(max_tokens=8))
+    for revision in range(1, len(WORDS)):
+        engine.update(session, prompt(revision, WORDS[:revision]))
+        run(engine)
+    assert not events.failures and events.drafts
+    assert not any(others.failures for _, others in waiting)
+    session, events = waiting[0]
+    snapshot = prompt(1, WORDS[:6], history=(tuple(range(30, 55)),))
+    engine.commit(session, snapshot)
+    run(engine)
+    assert list(events.reply(0)) == greedy_twin(snapshot.token_ids, 8)[0]
+
+
 def test_several_replies_run_in_one_pass() -> None:
     engine = make_engine()
     sessions = [open_session(engine, sampling=SamplingParams(max_tokens=8)) for _ in range(4)]
