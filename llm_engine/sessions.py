@@ -81,6 +81,7 @@ class Sessions:
                 if sequence.is_running and turn == sequence.turn:
                     self._emit(sequence, sequence.stop(now_s))
                 sequence.forget(turn, num_tokens)
+                self._take_held(sequence, now_s)
             case Close():
                 self._close(sequence, now_s)
 

@@ -301,6 +301,25 @@ def test_a_snapshot_that_comes_during_a_reply_waits_for_its_end() -> None:
     assert events.drafts and events.drafts[-1].revision == 1
 
 
+@pytest.mark.parametrize("ending", ["cancel", "truncate"])
+def test_a_snapshot_that_waits_is_worked_on_when_the_reply_is_stopped(ending: str) -> None:
+    engine = make_engine()
+    session, events = open_session(engine, sampling=short(60))
+    engine.commit(session, prompt(0, WORDS))
+    for _ in range(3):
+        engine.step()
+    engine.update(session, prompt(1, WORDS[:4]))
+    engine.step()
+    assert not events.drafts
+    if ending == "cancel":
+        engine.cancel(session)
+    else:
+        engine.truncate(session, 0, 1)
+    run(engine)
+    assert events.done[0].reason == "cancelled"
+    assert events.drafts and events.drafts[-1].revision == 1
+
+
 def test_without_speculation_nothing_is_kept_before_commit() -> None:
     engine = make_engine()
     session, events = open_session(
