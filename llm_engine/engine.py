@@ -35,7 +35,8 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class StepReport:
     """What one step ran. `num_passes` counts charged passes: a step that only computed a baseline's
-    end probability has none, and `is_charged` is False."""
+    end probability has none, and `is_charged` is False. A pass that was given up is reported as
+    nothing: how long it took says nothing about how long such passes take."""
 
     num_prefill_tokens: int
     num_decode_tokens: int
@@ -54,7 +55,7 @@ class EngineStats:
     num_rows: int
     num_free_rows: int
     num_shared_rows: int
-    num_steps: int
+    num_steps: int  # passes that were given up included, as in `num_tokens`
     num_tokens: int
     step_fixed_s: float
     step_per_token_s: float
@@ -231,10 +232,11 @@ class Engine:
         except PassAbandoned:
             self._sessions.abandon(feeds)
             return StepReport(0, 0, 0, 0, False, self._clock() - started)
+        finally:
+            self._num_steps += 1
+            self._num_tokens += sum(feed.num_tokens for feed in feeds)
         now_s = self._clock()
         report = _report(feeds, now_s - started)
-        self._num_steps += 1
-        self._num_tokens += report.num_tokens
         self._scheduler.cost.add(report.num_tokens, report.seconds)
         for feed, outcome in zip(feeds, outcomes, strict=True):
             if outcome is not None:

@@ -348,8 +348,7 @@ class Sequence:
         if outcome.end_probability is not None and self._layout.score_index is not None:
             self._score = (self._layout.score_index, outcome.end_probability)
             events += self._read_score(self._snapshot)
-        if feed.is_charged:
-            self.reply.account.count_pass(feed.num_tokens, is_verify=bool(feed.proposals))
+        self.count_pass(feed)
         if feed.sample_from is None:
             return events
         before = len(self.reply.draft)
@@ -358,6 +357,11 @@ class Sequence:
         if self.is_committed:
             return events + self._deliver(now_s)
         return events + self.reply.show(self._snapshot.revision)
+
+    def count_pass(self, feed: Feed) -> None:
+        """A pass over `feed` was run, to its end or until it was given up."""
+        if feed.is_charged:
+            self.reply.account.count_pass(feed.num_tokens, is_verify=bool(feed.proposals))
 
     # ---- endings
 

@@ -188,9 +188,10 @@ class Sessions:
         self._take_held(sequence, now_s)
 
     def abandon(self, feeds: Iterable[Feed]) -> None:
-        """The pass over `feeds` was given up: what it wrote does not count."""
+        """The pass over `feeds` was given up: what it wrote is lost, what it cost is not."""
         for feed in feeds:
             self._in_pass.discard(feed.sequence.session_id)
+            feed.sequence.count_pass(feed)
 
     def stop_all(self, now_s: float) -> None:
         """End every running reply."""

@@ -438,6 +438,9 @@ def test_speculation_is_given_up_for_another_sessions_commit_and_not_for_its_own
     engine.update(drafting, prompt(0, WORDS[:9]))
     report = engine.step()  # the other session commits in its midst
     assert report is not None and report.num_passes == 0
+    account = engine._sessions._sequences[drafting].reply.account
+    assert (account.num_passes, account.computed_tokens) == (1, engine.stats().num_tokens)
+    assert account.computed_tokens > 0 and engine.stats().num_steps == 1
     report = engine.step()
     assert report is not None and report.has_committed
     run(engine)  # the drafting session's own commit lets its pass end
