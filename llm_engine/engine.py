@@ -23,9 +23,9 @@ from llm_engine.mailbox import Commit, Mailbox
 from llm_engine.model import Model
 from llm_engine.prompt import Segment, Snapshot
 from llm_engine.runner import Runner
-from llm_engine.sampling import check_sampling
 from llm_engine.scheduler import Scheduler, Work
 from llm_engine.sequence import Feed, Outcome
+from llm_engine.session_check import check_session
 from llm_engine.sessions import Sessions
 from llm_engine.tokenizer import Tokenizer
 
@@ -109,9 +109,9 @@ class Engine:
     def open(self, config: SessionConfig, on_event: OnEvent) -> SessionId:
         """A session whose events go to `on_event`, on the engine's thread.
 
-        Raises TooManySessions, EngineUnavailable, BadSamplingParams.
+        Raises TooManySessions, EngineUnavailable, BadSessionConfig, BadSamplingParams.
         """
-        check_sampling(config.sampling)
+        check_session(config)
         if self._breaker.is_open(self._clock()):
             raise EngineUnavailable("the engine failed repeatedly and is being given a rest")
         return self._mailbox.open(config, on_event)

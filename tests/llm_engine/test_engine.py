@@ -11,6 +11,7 @@ import pytest
 from llm_engine.engine import Engine
 from llm_engine.engine_config import EngineConfig
 from llm_engine.errors import (
+    BadSessionConfig,
     EmptyPrompt,
     EngineUnavailable,
     PromptTooLong,
@@ -398,6 +399,8 @@ def test_errors_that_can_be_seen_at_once_are_raised_at_once() -> None:
     engine = make_engine(max_sessions=1, max_sequence_tokens=120, min_reply_tokens=20)
     with pytest.raises(BadSamplingParams):
         open_session(engine, sampling=SamplingParams(top_p=0))
+    with pytest.raises(BadSessionConfig):
+        open_session(engine, stop=("",))
     session, _ = open_session(engine)
     with pytest.raises(TooManySessions):
         open_session(engine)
