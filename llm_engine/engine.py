@@ -30,6 +30,7 @@ from llm_engine.sessions import Sessions
 from llm_engine.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
+FAILED_STEP_REST_S = 0.1  # what fails at once must not fill the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +204,15 @@ class Engine:
 
     def _run(self) -> None:
         while not self._mailbox.is_closed:
-            if self.step() is None:
+            try:
+                is_idle = self.step() is None
+            except Exception as error:  # of no session in particular: those have their own guards
+                logger.exception("a step failed")
+                self._breaker.on_failure(self._clock())
+                self._sessions.fail_all(error, self._clock())
+                self._mailbox.wait(FAILED_STEP_REST_S)
+                continue
+            if is_idle:
                 self._mailbox.wait()
 
     def step(self) -> StepReport | None:
@@ -216,7 +225,7 @@ class Engine:
                 waited_s = started - command.at_s
                 self._longest_commit_wait_s = max(self._longest_commit_wait_s, waited_s)
             self._sessions.carry_out(command, started)
-        works = [work for work in self._sessions.works() if self._may_run(work)]
+        works = [work for work in self._sessions.works(started) if self._may_run(work)]
         grants = self._scheduler.plan(works, len(self._sessions))
         feeds = [
             feed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -545,6 +546,35 @@ def test_the_engine_thread_sleeps_until_something_comes_and_answers_from_there()
     assert list(events.reply(0)) == greedy_twin(prompt(0, WORDS).token_ids, 12)[0]
     with pytest.raises(EngineUnavailable):
         open_session(engine)
+
+
+def test_the_thread_outlives_a_step_that_fails_and_every_reply_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = make_engine()
+    sessions = [open_session(engine, sampling=short()) for _ in range(2)]
+    with monkeypatch.context() as patch:
+        failed = threading.Event()
+
+        def broken(works: object, num_sessions: int) -> None:
+            failed.set()
+            raise RuntimeError("no plan")
+
+        patch.setattr(engine._scheduler, "plan", broken)
+        for session, _ in sessions:
+            engine.commit(session, prompt(0, WORDS))
+        engine.start()
+        assert failed.wait(20)
+    for session, _ in sessions:
+        engine.commit(session, prompt(1, WORDS))
+    until = time.monotonic() + 20
+    while any(1 not in events.done for _, events in sessions):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    engine.stop()
+    for _, events in sessions:
+        assert (events.done[0].reason, events.done[0].error) == ("error", "no plan")
+        assert list(events.reply(1)) == greedy_twin(prompt(0, WORDS).token_ids, 12)[0]
 
 
 def test_warm_up_leaves_nothing_behind() -> None:

@@ -17,6 +17,11 @@ from tests.llm_engine.engine_rig import greedy_twin, make_engine, open_session, 
 from tests.llm_engine.histories import play
 
 WORDS = tuple(b"good morning to you all")
+SHORT = SamplingParams(max_tokens=8)
+
+
+def broken(*args: object, **settings: object) -> None:
+    raise RuntimeError("it broke")
 
 
 def test_commands_of_a_closed_session_are_dropped() -> None:
@@ -127,6 +132,69 @@ def test_sessions_that_wait_give_their_rows_to_one_that_drafts(words: tuple[int,
     engine.commit(session, snapshot)
     run(engine)
     assert list(events.reply(0)) == greedy_twin(snapshot.token_ids, 8)[0]
+
+
+@pytest.mark.parametrize("method", ["set_prompt", "work", "feed", "advance"])
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_session_that_breaks_ends_alone_and_begins_afresh(
+    monkeypatch: pytest.MonkeyPatch, method: str, is_committed: bool
+) -> None:
+    engine = make_engine()
+    bad, bad_events = open_session(engine, sampling=SHORT)
+    good, good_events = open_session(engine, sampling=SHORT)
+    engine.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._sessions._sequences[bad], method, broken)
+        (engine.commit if is_committed else engine.update)(bad, prompt(0, WORDS))
+        engine.commit(good, prompt(0, WORDS))
+        engine.update(bad, prompt(1, WORDS[:5]))  # waits, and breaks as well
+        run(engine)
+    expected, _ = greedy_twin(prompt(0, WORDS).token_ids, 8)
+    assert list(good_events.reply(0)) == expected
+    if is_committed:
+        assert (bad_events.done[0].reason, bad_events.done[0].error) == ("error", "it broke")
+    assert {failure.message for failure in bad_events.failures} == {"it broke"}
+    turn = engine.commit(bad, prompt(2, WORDS))
+    run(engine)
+    assert list(bad_events.reply(turn)) == expected
+
+
+def test_row_moves_that_break_end_the_session_they_were_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = make_engine()
+    session, events = open_session(engine, sampling=SHORT)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._sessions, "_move", broken)
+        engine.update(session, prompt(0, WORDS))
+        engine.commit(session, prompt(1, WORDS))
+        run(engine)
+    assert (events.done[0].reason, events.done[0].error) == ("error", "it broke")
+    engine.commit(session, prompt(2, WORDS))
+    run(engine)
+    assert list(events.reply(1)) == greedy_twin(prompt(0, WORDS).token_ids, 8)[0]
+
+
+def test_a_session_that_cannot_be_opened_answers_its_commits_until_it_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = make_engine()
+    with monkeypatch.context() as patch:
+        patch.setattr("llm_engine.sessions.TurnReply", broken)
+        bad, bad_events = open_session(engine)
+        engine.step()
+    good, good_events = open_session(engine, sampling=SHORT)
+    for turn in range(2):
+        engine.update(bad, prompt(2 * turn, WORDS))
+        engine.commit(bad, prompt(2 * turn + 1, WORDS))
+        engine.commit(good, prompt(turn, WORDS))
+        run(engine)
+        assert bad_events.done[turn].error == "it broke"
+        assert good_events.done[turn].reason in ("stop", "length")
+    assert [failure.code for failure in bad_events.failures] == ["engine_error"]
+    engine.close(bad)
+    run(engine)
+    assert not engine._sessions._unopened and len(engine._cache._owners) == 1
 
 
 def test_several_replies_run_in_one_pass() -> None:
