@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from kernels.errors import PassAbandoned
 from llm_engine.breaker import CircuitBreaker
 from llm_engine.engine_config import EngineConfig
-from llm_engine.errors import EngineUnavailable
 from llm_engine.events import OnEvent, SamplingParams, SessionConfig, SessionId, TurnId
 from llm_engine.kv_cache import KVCache
 from llm_engine.mailbox import Commit, Mailbox
@@ -113,8 +112,7 @@ class Engine:
         Raises TooManySessions, EngineUnavailable, BadSessionConfig, BadSamplingParams.
         """
         check_session(config)
-        if self._breaker.is_open(self._clock()):
-            raise EngineUnavailable("the engine failed repeatedly and is being given a rest")
+        self._breaker.require_closed(self._clock())
         return self._mailbox.open(config, on_event)
 
     def update(self, session_id: SessionId, snapshot: Snapshot) -> None:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from llm_engine.breaker import CircuitBreaker
 from llm_engine.engine_config import EngineConfig
-from llm_engine.errors import CacheFull, EngineError, EngineUnavailable
+from llm_engine.errors import CacheFull, EngineError
 from llm_engine.events import (
     EngineEvent,
     OnEvent,
@@ -155,8 +155,7 @@ class Sessions:
         if sequence.is_running:
             self._emit(sequence, sequence.stop(now_s))
         try:
-            if self._breaker.is_open(now_s):
-                raise EngineUnavailable("the engine failed repeatedly and is given a rest")
+            self._breaker.require_closed(now_s)
             self._set_prompt(sequence, command.snapshot, command.at_s, command.turn)
         except EngineError as error:
             self._emit(sequence, sequence.refuse(command.turn, now_s, str(error)))

@@ -481,6 +481,7 @@ def test_a_failing_pass_ends_only_the_reply_it_belongs_to(monkeypatch: pytest.Mo
     engine.commit(good, prompt(1, WORDS))
     run(engine)
     assert good_events.done[1].reason == "error"
+    assert "try again in" in str(good_events.done[1].error)
     engine._clock.now_s += 2.0  # type: ignore[attr-defined]
     engine.commit(good, prompt(2, WORDS))
     run(engine)
