@@ -51,6 +51,8 @@ class Conversation:
         )
         self._messages: list[_Message] = []
         self._revision = 0
+        self._stable = ""
+        self._num_stable_changes = 0
 
     @property
     def spec(self) -> PromptSpec:
@@ -108,14 +110,22 @@ class Conversation:
         self._make_room("", num_kept=0)
 
     def snapshot(
-        self, slot: str | None, *, at_pause: bool = False, max_reply_tokens: int | None = None
+        self,
+        slot: str | None,
+        *,
+        stable: str = "",
+        at_pause: bool = False,
+        max_reply_tokens: int | None = None,
     ) -> Snapshot:
         """The prompt with `slot` as the caller's running message (None: history alone).
 
         Where the words fit only without the oldest turns, these are forgotten. Words that fit with
-        no history at all cost none of it: the engine refuses them. Raises PromptRejected.
+        no history at all cost none of it: the engine refuses them. `stable`: the words that are
+        likely to stay. Raises PromptRejected.
         """
         self._revision += 1
+        self._num_stable_changes += stable not in ("", self._stable)
+        self._stable = stable
         words, num_kept = slot or "", 0
         if slot is None and self._messages and self._messages[-1].role == "user":
             # The client asked for a reply to what is there: its last message takes the slot.
@@ -126,7 +136,9 @@ class Conversation:
             if segments is None or _num_tokens(alone) <= self._max_prompt_tokens:
                 self._make_room(words, num_kept)
             segments = self._prompt(words, num_kept)
-        return Snapshot(self._revision, segments, at_pause, max_reply_tokens)
+        return Snapshot(
+            self._revision, segments, at_pause, max_reply_tokens, self._num_stable_changes
+        )
 
     def _prompt(self, words: str, num_kept: int) -> tuple[Segment, ...]:
         """With all messages but the last `num_kept` (one or none), whose text `words` is."""

@@ -27,7 +27,9 @@ class SpeculationTrigger(StrEnum):
     """Which snapshots are drafted on."""
 
     PARTIAL = "partial"  # every snapshot
-    STABLE = "stable"  # when the stable words changed (the app marks nothing else)
+    # those whose stable words changed (Snapshot.num_stable_changes) and those at a pause; of the
+    # others the rows are computed and no tokens
+    STABLE = "stable"
     PAUSE = "pause"  # only snapshots made at a pause
     OFF = "off"  # none: nothing is computed before commit
 

@@ -94,6 +94,7 @@ class Sequence:
         self._max_tokens = max_tokens
         self._is_resting = False  # nothing is run until the next snapshot
         self._snapshot: Snapshot | None = None
+        self._is_stable_change = False  # it came with other stable words than the one before
         self._layout: Layout | None = None
         self._score: tuple[int, float] | None = None  # index it was read at, probability
         self._wants_score = False
@@ -140,6 +141,8 @@ class Sequence:
             self.reply.change_prompt(
                 old_ids, layout.token_ids, room=room, is_exact=self.kv.is_exact
             )
+        num_changes = 0 if self._snapshot is None else self._snapshot.num_stable_changes
+        self._is_stable_change = snapshot.num_stable_changes != num_changes
         self._snapshot, self._layout = snapshot, layout
         self.is_committed, self.is_over, self._is_resting = turn is not None, False, False
         self._charge(None if stands else moves.num_kept)
@@ -186,9 +189,15 @@ class Sequence:
     def _is_drafting(self) -> bool:
         """The newest snapshot is one that this session drafts on."""
         assert self._snapshot is not None
-        if self.config.trigger is SpeculationTrigger.OFF:
-            return False
-        return self.config.trigger is not SpeculationTrigger.PAUSE or self._snapshot.at_pause
+        match self.config.trigger:
+            case SpeculationTrigger.PARTIAL:
+                return True
+            case SpeculationTrigger.STABLE:
+                return self._is_stable_change or self._snapshot.at_pause
+            case SpeculationTrigger.PAUSE:
+                return self._snapshot.at_pause
+            case SpeculationTrigger.OFF:
+                return False
 
     @property
     def _is_warming(self) -> bool:
@@ -198,7 +207,8 @@ class Sequence:
 
     @property
     def _is_charged(self) -> bool:
-        return self.is_committed or self._is_drafting or self._is_warming
+        is_followed = self.config.trigger is SpeculationTrigger.STABLE  # whether drafted on or not
+        return self.is_committed or is_followed or self._is_drafting or self._is_warming
 
     def _charge(self, num_kept: int | None) -> None:
         """Accounted work starts without the rows that were computed for a score alone."""

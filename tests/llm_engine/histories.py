@@ -56,7 +56,8 @@ class Caller:
             segments.append(Segment("middle", "suffix", (20, 21, 22)))
             segments.append(Segment("slot2", "slot", tuple(self.slots[1])))
         segments.append(Segment("suffix", "suffix", self.suffix))
-        return Snapshot(self.revision, tuple(segments), at_pause)
+        num_changes = self.revision // 3
+        return Snapshot(self.revision, tuple(segments), at_pause, num_stable_changes=num_changes)
 
     def edit(self) -> None:
         """Append, delete, revise or insert a few tokens, mostly at the end as speech does."""

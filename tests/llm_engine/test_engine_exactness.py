@@ -162,6 +162,20 @@ def compare_with_off(
                 tally.num_ties += 1
 
 
+@pytest.mark.parametrize("trigger", [SpeculationTrigger.STABLE, SpeculationTrigger.PAUSE])
+def test_replies_are_the_same_whatever_is_drafted_on(
+    trigger: SpeculationTrigger, request: pytest.FixtureRequest, tally: Tally
+) -> None:
+    @lives(request, 4, 50)
+    def check(seed: int) -> None:
+        sampling = SamplingParams(max_tokens=MAX_TOKENS)
+        for caller in play(make_engine(), seed, 16, sampling=sampling, trigger=trigger):
+            for answer in caller.answers:
+                compare_with_twin(answer, "llama2", tally)
+
+    check()
+
+
 @pytest.mark.parametrize("policy", [SuffixPolicy.ROTATE, SuffixPolicy.PADDED])
 def test_approximate_drafts_never_reach_a_reply_that_commits_exactly(
     policy: SuffixPolicy, request: pytest.FixtureRequest, tally: Tally
