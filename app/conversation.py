@@ -52,6 +52,8 @@ class Conversation:
         )
         self._messages: list[_Message] = []
         self._revision = 0
+        self._stable = ""
+        self._num_stable_changes = 0
 
     @property
     def spec(self) -> PromptSpec:
@@ -109,14 +111,22 @@ class Conversation:
         del self._messages[: self._first_with_room("", num_kept=0)]
 
     def snapshot(
-        self, slot: str | None, *, at_pause: bool = False, max_reply_tokens: int | None = None
+        self,
+        slot: str | None,
+        *,
+        stable: str = "",
+        at_pause: bool = False,
+        max_reply_tokens: int | None = None,
     ) -> Snapshot:
         """The prompt with `slot` as the caller's running message (None: history alone).
 
         Where the words fit only without the oldest turns, these are left out. Words that fit with
-        no history at all get all of it: the engine refuses them. Raises PromptRejected.
+        no history at all get all of it: the engine refuses them. `stable`: the words that are
+        likely to stay. Raises PromptRejected.
         """
         self._revision += 1
+        self._num_stable_changes += stable not in ("", self._stable)
+        self._stable = stable
         words, num_kept = slot or "", 0
         if slot is None and self._messages and self._messages[-1].role == "user":
             # The client asked for a reply to what is there: its last message takes the slot.
@@ -131,7 +141,9 @@ class Conversation:
             ):
                 first = self._first_with_room(words, num_kept)
             segments = self._segments(self._messages[first:last], words)
-        return Snapshot(self._revision, segments, at_pause, max_reply_tokens)
+        return Snapshot(
+            self._revision, segments, at_pause, max_reply_tokens, self._num_stable_changes
+        )
 
     def _taken_prompt(self, first: int, last: int, words: str) -> tuple[Segment, ...] | None:
         """Of the messages from `first` on, before `last`. None for a history that the template does

@@ -90,7 +90,7 @@ class Session:
         self._scored: dict[
             int, tuple[int, int]
         ] = {}  # snapshot revision -> (utterance, transcript's)
-        self._drafted_on: tuple[str, bool] | None = None
+        self._drafted_on: tuple[str, bool, str] | None = None
         self._delivery.engine_id = engine.open(settings.engine, on_thought)
         self._warm_prompt()
 
@@ -215,22 +215,26 @@ class Session:
 
     def _update_prompt(self, transcript: heard.Transcript) -> None:
         """Hand the engine the newest words, unless they are what it has already."""
-        wanted = (transcript.prompt_text, transcript.at_pause)
+        is_awaiting_stable = self._settings.engine.trigger is thought.SpeculationTrigger.STABLE
+        stable = transcript.stable if is_awaiting_stable else ""  # else it changes nothing
+        wanted = (transcript.prompt_text, transcript.at_pause, stable)
         if not self._may_draft or not transcript.prompt_text or self._drafted_on == wanted:
             return
         self._drafted_on = wanted
-        revision = self._speculate(transcript.prompt_text, at_pause=transcript.at_pause)
+        revision = self._speculate(
+            transcript.prompt_text, stable=transcript.stable, at_pause=transcript.at_pause
+        )
         if revision is None:
             return
         self._scored[revision] = (transcript.utterance, transcript.revision)
         while len(self._scored) > MAX_TRACKED_REVISIONS:
             del self._scored[next(iter(self._scored))]
 
-    def _speculate(self, words: str, *, at_pause: bool = False) -> int | None:
+    def _speculate(self, words: str, *, stable: str = "", at_pause: bool = False) -> int | None:
         """The snapshot's revision. What cannot be computed ahead (None) is reported when it is
         asked for."""
         with suppress(EngineError, PromptRejected):
-            snapshot = self._conversation.snapshot(words, at_pause=at_pause)
+            snapshot = self._conversation.snapshot(words, stable=stable, at_pause=at_pause)
             self._engine.update(self._engine_id, snapshot)
             return snapshot.revision
         return None
@@ -384,7 +388,7 @@ class Session:
             return  # while the caller speaks, the voice has the turn
         if not final:
             if self._may_draft:
-                self._speculate(text)
+                self._speculate(text, stable=text)
             return
         turn = Turn(self._new_item_id(), Timeline(speech_end_s=now_s, eou_s=now_s), text, text)
         self._emit(m.TranscriptFinal(turn.item_id, turn.text))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from llm_engine.errors import EngineUnavailable
+
 
 class CircuitBreaker:
     """Opens after `max_failures` in a row, closes `rest_s` later. Time is passed in."""
@@ -16,6 +18,15 @@ class CircuitBreaker:
         if self._open_until_s is not None and now_s >= self._open_until_s:
             self._open_until_s = None
         return self._open_until_s is not None
+
+    def require_closed(self, now_s: float) -> None:
+        """Raises EngineUnavailable, which says how long the rest still lasts."""
+        if self.is_open(now_s) and self._open_until_s is not None:
+            left_s = self._open_until_s - now_s
+            raise EngineUnavailable(
+                f"the engine failed {self._max_failures} times in a row and rests: "
+                f"try again in {left_s:.1f} s"
+            )
 
     def on_success(self) -> None:
         self._num_failures = 0

@@ -16,26 +16,27 @@ from dataclasses import dataclass, replace
 from kernels.errors import PassAbandoned
 from llm_engine.breaker import CircuitBreaker
 from llm_engine.engine_config import EngineConfig
-from llm_engine.errors import EngineUnavailable
 from llm_engine.events import OnEvent, SamplingParams, SessionConfig, SessionId, TurnId
 from llm_engine.kv_cache import KVCache
 from llm_engine.mailbox import Commit, Mailbox
 from llm_engine.model import Model
 from llm_engine.prompt import Segment, Snapshot
 from llm_engine.runner import Runner
-from llm_engine.sampling import check_sampling
 from llm_engine.scheduler import Scheduler, Work
 from llm_engine.sequence import Feed, Outcome
+from llm_engine.session_check import check_session
 from llm_engine.sessions import Sessions
 from llm_engine.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
+FAILED_STEP_REST_S = 0.1  # what fails at once must not fill the log
 
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
     """What one step ran. `num_passes` counts charged passes: a step that only computed a baseline's
-    end probability has none, and `is_charged` is False."""
+    end probability has none, and `is_charged` is False. A pass that was given up is reported as
+    nothing: how long it took says nothing about how long such passes take."""
 
     num_prefill_tokens: int
     num_decode_tokens: int
@@ -54,7 +55,7 @@ class EngineStats:
     num_rows: int
     num_free_rows: int
     num_shared_rows: int
-    num_steps: int
+    num_steps: int  # passes that were given up included, as in `num_tokens`
     num_tokens: int
     step_fixed_s: float
     step_per_token_s: float
@@ -109,11 +110,10 @@ class Engine:
     def open(self, config: SessionConfig, on_event: OnEvent) -> SessionId:
         """A session whose events go to `on_event`, on the engine's thread.
 
-        Raises TooManySessions, EngineUnavailable, BadSamplingParams.
+        Raises TooManySessions, EngineUnavailable, BadSessionConfig, BadSamplingParams.
         """
-        check_sampling(config.sampling)
-        if self._breaker.is_open(self._clock()):
-            raise EngineUnavailable("the engine failed repeatedly and is being given a rest")
+        check_session(config)
+        self._breaker.require_closed(self._clock())
         return self._mailbox.open(config, on_event)
 
     def update(self, session_id: SessionId, snapshot: Snapshot) -> None:
@@ -203,7 +203,15 @@ class Engine:
 
     def _run(self) -> None:
         while not self._mailbox.is_closed:
-            if self.step() is None:
+            try:
+                is_idle = self.step() is None
+            except Exception as error:  # of no session in particular: those have their own guards
+                logger.exception("a step failed")
+                self._breaker.on_failure(self._clock())
+                self._sessions.fail_all(error, self._clock())
+                self._mailbox.wait(FAILED_STEP_REST_S)
+                continue
+            if is_idle:
                 self._mailbox.wait()
 
     def step(self) -> StepReport | None:
@@ -216,7 +224,7 @@ class Engine:
                 waited_s = started - command.at_s
                 self._longest_commit_wait_s = max(self._longest_commit_wait_s, waited_s)
             self._sessions.carry_out(command, started)
-        works = [work for work in self._sessions.works() if self._may_run(work)]
+        works = [work for work in self._sessions.works(started) if self._may_run(work)]
         grants = self._scheduler.plan(works, len(self._sessions))
         feeds = [
             feed
@@ -230,11 +238,13 @@ class Engine:
         try:
             outcomes = self._run_pass(feeds, self._may_go_on)
         except PassAbandoned:
+            self._sessions.abandon(feeds)
             return StepReport(0, 0, 0, 0, False, self._clock() - started)
+        finally:
+            self._num_steps += 1
+            self._num_tokens += sum(feed.num_tokens for feed in feeds)
         now_s = self._clock()
         report = _report(feeds, now_s - started)
-        self._num_steps += 1
-        self._num_tokens += report.num_tokens
         self._scheduler.cost.add(report.num_tokens, report.seconds)
         for feed, outcome in zip(feeds, outcomes, strict=True):
             if outcome is not None:

@@ -6,18 +6,25 @@ from dataclasses import dataclass
 from typing import Literal
 
 KVDtype = Literal["float", "int8"]
+MAX_SESSIONS = 32
+ROWS_PER_SESSION = 512  # what a conversation of some turns holds, its padding included
 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """Sizes and limits. Raises ValueError naming the field for values that cannot work."""
+    """Sizes and limits. Raises ValueError naming the field for values that cannot work.
 
-    max_sessions: int = 32
+    For more sessions `num_rows` has to grow along, by ROWS_PER_SESSION each: with fewer rows than
+    the open sessions hold, each turn computes again what it lost to another's.
+    """
+
+    max_sessions: int = MAX_SESSIONS
     max_sequence_tokens: int = (
         2048  # prompt and reply together, also bound by the model's positions
     )
     min_reply_tokens: int = 64  # room that the longest prompt leaves for its reply
-    num_rows: int = 16_384  # of the KV arena; memory is touched only where rows are used
+    # of the KV arena; memory is touched only where rows are used
+    num_rows: int = MAX_SESSIONS * ROWS_PER_SESSION
     kv_dtype: KVDtype = "float"  # int8: half the memory of 16 bits
     slot_rows: int = 32  # smallest extent of a slot and of a reply; both double
     max_step_tokens: int = 256  # per step of committed work

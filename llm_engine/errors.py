@@ -7,6 +7,7 @@ EngineError
 ├── EmptyPrompt           a snapshot without a single token
 ├── CacheFull             no run of free KV rows is long enough
 ├── TooManySessions       admission refused
+├── BadSessionConfig      a setting of a session that cannot work
 └── EngineUnavailable     the circuit breaker is open, or the engine was stopped
 """
 
@@ -65,6 +66,14 @@ class TooManySessions(EngineError):
 
     def __init__(self, max_sessions: int) -> None:
         super().__init__(f"{max_sessions} sessions are open, which is the limit")
+
+
+class BadSessionConfig(EngineError):
+    code = "bad_session_config"
+
+    def __init__(self, name: str, value: object, wanted: str) -> None:
+        super().__init__(f"{name} is {value!r}; it must be {wanted}")
+        self.name = name
 
 
 class EngineUnavailable(EngineError):

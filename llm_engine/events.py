@@ -27,7 +27,9 @@ class SpeculationTrigger(StrEnum):
     """Which snapshots are drafted on."""
 
     PARTIAL = "partial"  # every snapshot
-    STABLE = "stable"  # when the stable words changed (the app marks nothing else)
+    # those whose stable words changed (Snapshot.num_stable_changes) and those at a pause; of the
+    # others the rows are computed and no tokens
+    STABLE = "stable"
     PAUSE = "pause"  # only snapshots made at a pause
     OFF = "off"  # none: nothing is computed before commit
 
@@ -95,13 +97,15 @@ class TurnStats:
     accepted_tokens: int = 0  # of those, delivered
     wasted_tokens: int = 0  # of those, thrown away
     reply_tokens: int = 0
-    num_passes: int = 0  # forward passes that held tokens of this turn, speculative ones included
+    # forward passes that held tokens of this turn, speculative ones and those given up included
+    num_passes: int = 0
     verify_passes: int = 0  # of those, passes that verified draft or proposed tokens
     passes_after_commit: int = 0
     tokens_after_commit: int = 0  # reply tokens decided after commit
     prompt_tokens: int = 0
     cached_prompt_tokens: int = 0  # of the final prompt, not computed after commit
-    computed_tokens: int = 0  # every token position run through the model in this turn
+    # every token position run through the model in this turn; a pass given up counts whole
+    computed_tokens: int = 0
     committed_at_s: float | None = None
     first_token_at_s: float | None = (
         None  # when the first delivered token was decided; before commit for drafts

@@ -252,7 +252,9 @@ class Mailbox:
 
     def _require_open(self) -> None:
         if self._is_closed:
-            raise EngineUnavailable("the engine was stopped")
+            raise EngineUnavailable(
+                "the engine was stopped and takes no further sessions: make another one"
+            )
 
     def _face(self, session_id: SessionId) -> _Face:
         face = self._faces.get(session_id)

@@ -31,12 +31,15 @@ class Snapshot:
     """An immutable prompt. `at_pause` marks the likely final one: exact work starts there.
 
     `max_reply_tokens` (>= 1) bounds a reply committed with it, besides the session's own limit.
+    `num_stable_changes` counts how often the words that are likely to stay have changed so far: a
+    count and no flag, because a snapshot may be replaced by a newer one before it is worked on.
     """
 
     revision: int
     segments: tuple[Segment, ...]
     at_pause: bool = False
     max_reply_tokens: int | None = None
+    num_stable_changes: int = 0
 
     def __post_init__(self) -> None:
         if self.max_reply_tokens is not None and self.max_reply_tokens < 1:

@@ -1,4 +1,4 @@
-"""From feeds to tensors and back: row moves, one forward pass, sampling, end probabilities."""
+"""Row moves; from feeds to tensors and back: one forward pass, sampling, end probabilities."""
 
 from __future__ import annotations
 
@@ -68,13 +68,11 @@ class Runner:
         rope_shift(self.arena, first_row, num_rows, angles.cos(), angles.sin())
 
     def run(self, feeds: Seq[Feed], may_go_on: Callable[[], bool] | None = None) -> list[Outcome]:
-        """One forward pass over all feeds; an outcome for each, in order.
+        """One forward pass over all feeds, whose moves are done; an outcome for each, in order.
 
         Raises NonFiniteLogits, PassAbandoned when `may_go_on` says no half-way, and whatever the
         model raises: no row counts as written then.
         """
-        for feed in feeds:
-            self.move(feed.moves)
         logits = self._forward(_batch(feeds), may_go_on)  # [N, V] float32
         scores: list[float | None] = []
         sampled: list[int] = []  # rows of logits

@@ -46,7 +46,7 @@ class Feed:
     """
 
     sequence: Sequence
-    moves: Moves  # to be done before the pass
+    moves: Moves  # to be done before any other session's, and once even if the pass is repeated
     pieces: tuple[Piece, ...]
     num_tokens: int
     num_prompt_tokens: int
@@ -94,6 +94,7 @@ class Sequence:
         self._max_tokens = max_tokens
         self._is_resting = False  # nothing is run until the next snapshot
         self._snapshot: Snapshot | None = None
+        self._is_stable_change = False  # it came with other stable words than the one before
         self._layout: Layout | None = None
         self._score: tuple[int, float] | None = None  # index it was read at, probability
         self._wants_score = False
@@ -107,7 +108,9 @@ class Sequence:
     @property
     def is_idle(self) -> bool:
         """Nothing is to be run before the next snapshot; the rows may be taken away."""
-        return self.is_over or self._is_resting or not self.kv.is_laid_out
+        if self.is_over or self._is_resting or not self.kv.is_laid_out:
+            return True
+        return not self._ranges()  # a running reply always has some
 
     @property
     def prompt_ids(self) -> tuple[int, ...]:
@@ -138,6 +141,8 @@ class Sequence:
             self.reply.change_prompt(
                 old_ids, layout.token_ids, room=room, is_exact=self.kv.is_exact
             )
+        num_changes = 0 if self._snapshot is None else self._snapshot.num_stable_changes
+        self._is_stable_change = snapshot.num_stable_changes != num_changes
         self._snapshot, self._layout = snapshot, layout
         self.is_committed, self.is_over, self._is_resting = turn is not None, False, False
         self._charge(None if stands else moves.num_kept)
@@ -184,9 +189,15 @@ class Sequence:
     def _is_drafting(self) -> bool:
         """The newest snapshot is one that this session drafts on."""
         assert self._snapshot is not None
-        if self.config.trigger is SpeculationTrigger.OFF:
-            return False
-        return self.config.trigger is not SpeculationTrigger.PAUSE or self._snapshot.at_pause
+        match self.config.trigger:
+            case SpeculationTrigger.PARTIAL:
+                return True
+            case SpeculationTrigger.STABLE:
+                return self._is_stable_change or self._snapshot.at_pause
+            case SpeculationTrigger.PAUSE:
+                return self._snapshot.at_pause
+            case SpeculationTrigger.OFF:
+                return False
 
     @property
     def _is_warming(self) -> bool:
@@ -196,7 +207,8 @@ class Sequence:
 
     @property
     def _is_charged(self) -> bool:
-        return self.is_committed or self._is_drafting or self._is_warming
+        is_followed = self.config.trigger is SpeculationTrigger.STABLE  # whether drafted on or not
+        return self.is_committed or is_followed or self._is_drafting or self._is_warming
 
     def _charge(self, num_kept: int | None) -> None:
         """Accounted work starts without the rows that were computed for a score alone."""
@@ -264,8 +276,6 @@ class Sequence:
         if self.is_idle:
             return None
         num_tokens = sum(stop - start for start, stop in self._ranges())
-        if not num_tokens:
-            return None
         if self._wants_tokens:
             num_tokens += len(self._proposals(self._max_tokens))
         prefix = self.kv.prefix
@@ -348,8 +358,7 @@ class Sequence:
         if outcome.end_probability is not None and self._layout.score_index is not None:
             self._score = (self._layout.score_index, outcome.end_probability)
             events += self._read_score(self._snapshot)
-        if feed.is_charged:
-            self.reply.account.count_pass(feed.num_tokens, is_verify=bool(feed.proposals))
+        self.count_pass(feed)
         if feed.sample_from is None:
             return events
         before = len(self.reply.draft)
@@ -358,6 +367,11 @@ class Sequence:
         if self.is_committed:
             return events + self._deliver(now_s)
         return events + self.reply.show(self._snapshot.revision)
+
+    def count_pass(self, feed: Feed) -> None:
+        """A pass over `feed` was run, to its end or until it was given up."""
+        if feed.is_charged:
+            self.reply.account.count_pass(feed.num_tokens, is_verify=bool(feed.proposals))
 
     # ---- endings
 

@@ -29,6 +29,13 @@ def test_revisions_rise_strictly() -> None:
     assert revisions == sorted(set(revisions))
 
 
+def test_snapshots_count_how_often_the_stable_words_changed() -> None:
+    talk = conversation()
+    stable_words = ("", "what", "what", "", "what time", "")
+    counts = [talk.snapshot("what", stable=stable).num_stable_changes for stable in stable_words]
+    assert counts == [0, 1, 1, 1, 2, 2]
+
+
 def test_without_running_words_the_last_user_message_takes_the_slot() -> None:
     talk = conversation()
     talk.add("a", "user", "hi")

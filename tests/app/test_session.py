@@ -54,6 +54,25 @@ def test_an_equal_hypothesis_is_not_sent_to_the_engine_again() -> None:
     assert len(stage.engine.updates) == 2  # now it is the likely final
 
 
+@pytest.mark.parametrize(
+    ("trigger", "num_changes"),
+    [
+        (thought.SpeculationTrigger.PARTIAL, [0, 1, 1]),
+        # the words are the same, but they are stable now
+        (thought.SpeculationTrigger.STABLE, [0, 1, 2, 2]),
+    ],
+)
+def test_the_engine_is_told_when_the_stable_words_changed(
+    trigger: thought.SpeculationTrigger, num_changes: list[int]
+) -> None:
+    stage = Stage(SessionSettings(engine=thought.SessionConfig(trigger=trigger)))
+    stage.starts_speaking()
+    for stable, text in (("", "what"), ("what", "what time"), ("what time", "what time")):
+        stage.hears(replace(stage.transcript(text), stable=stable))
+    stage.says("what time is", at_pause=True)
+    assert [s.num_stable_changes for s in stage.engine.updates] == num_changes
+
+
 def test_nothing_of_a_draft_leaves_before_the_end_of_the_utterance() -> None:
     stage = Stage()
     stage.starts_speaking()

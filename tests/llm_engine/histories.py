@@ -45,6 +45,7 @@ class Caller:
     slots: list[list[int]] = field(default_factory=lambda: [[], []])
     history: list[tuple[int, ...]] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
+    num_refused: int = 0  # commits for which there were no rows
 
     def snapshot(self, at_pause: bool) -> Snapshot:
         self.revision += 1
@@ -55,7 +56,8 @@ class Caller:
             segments.append(Segment("middle", "suffix", (20, 21, 22)))
             segments.append(Segment("slot2", "slot", tuple(self.slots[1])))
         segments.append(Segment("suffix", "suffix", self.suffix))
-        return Snapshot(self.revision, tuple(segments), at_pause)
+        num_changes = self.revision // 3
+        return Snapshot(self.revision, tuple(segments), at_pause, num_stable_changes=num_changes)
 
     def edit(self) -> None:
         """Append, delete, revise or insert a few tokens, mostly at the end as speech does."""
@@ -83,6 +85,11 @@ class Caller:
             del self.history[0]
         self.slots = [[], []]
 
+    def start_over(self) -> None:
+        """The prompt is too large for the rows there are: all of it is forgotten."""
+        self.num_refused += 1
+        self.history, self.slots = [], [[], []]
+
 
 OnReply = Callable[[Engine, Caller], None]
 
@@ -95,7 +102,8 @@ def play(
     /,
     **settings: Any,
 ) -> list[Caller]:
-    """A random life of two sessions on `engine`; every reply ends by itself or by cancel."""
+    """A random life of two sessions on `engine`; every reply ends by itself or by cancel, or is
+    refused because the rows are too few for it."""
     random = Random(seed)
 
     def token() -> int:
@@ -140,7 +148,10 @@ def _act(engine: Engine, caller: Caller, random: Random, on_reply: OnReply) -> N
         while turn not in caller.events.done:
             assert engine.step() is not None, "the engine went to sleep over a committed reply"
         events, done = caller.events, caller.events.done[turn]
-        assert done.error is None, done.error
+        if done.error is not None:
+            assert "KV rows" in done.error, done.error
+            caller.start_over()
+            return
         reply = events.reply(turn)
         caller.answers.append(Answer(turn, snapshot, reply, events.text(turn), done.reason))
         on_reply(engine, caller)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from llm_engine.engine import Engine
 from llm_engine.engine_config import EngineConfig
 from llm_engine.errors import (
+    BadSessionConfig,
     EmptyPrompt,
     EngineUnavailable,
     PromptTooLong,
@@ -303,6 +305,25 @@ def test_a_snapshot_that_comes_during_a_reply_waits_for_its_end() -> None:
     assert events.drafts and events.drafts[-1].revision == 1
 
 
+@pytest.mark.parametrize("ending", ["cancel", "truncate"])
+def test_a_snapshot_that_waits_is_worked_on_when_the_reply_is_stopped(ending: str) -> None:
+    engine = make_engine()
+    session, events = open_session(engine, sampling=short(60))
+    engine.commit(session, prompt(0, WORDS))
+    for _ in range(3):
+        engine.step()
+    engine.update(session, prompt(1, WORDS[:4]))
+    engine.step()
+    assert not events.drafts
+    if ending == "cancel":
+        engine.cancel(session)
+    else:
+        engine.truncate(session, 0, 1)
+    run(engine)
+    assert events.done[0].reason == "cancelled"
+    assert events.drafts and events.drafts[-1].revision == 1
+
+
 def test_without_speculation_nothing_is_kept_before_commit() -> None:
     engine = make_engine()
     session, events = open_session(
@@ -381,6 +402,8 @@ def test_errors_that_can_be_seen_at_once_are_raised_at_once() -> None:
     engine = make_engine(max_sessions=1, max_sequence_tokens=120, min_reply_tokens=20)
     with pytest.raises(BadSamplingParams):
         open_session(engine, sampling=SamplingParams(top_p=0))
+    with pytest.raises(BadSessionConfig):
+        open_session(engine, stop=("",))
     session, _ = open_session(engine)
     with pytest.raises(TooManySessions):
         open_session(engine)
@@ -421,6 +444,9 @@ def test_speculation_is_given_up_for_another_sessions_commit_and_not_for_its_own
     engine.update(drafting, prompt(0, WORDS[:9]))
     report = engine.step()  # the other session commits in its midst
     assert report is not None and report.num_passes == 0
+    account = engine._sessions._sequences[drafting].reply.account
+    assert (account.num_passes, account.computed_tokens) == (1, engine.stats().num_tokens)
+    assert account.computed_tokens > 0 and engine.stats().num_steps == 1
     report = engine.step()
     assert report is not None and report.has_committed
     run(engine)  # the drafting session's own commit lets its pass end
@@ -457,6 +483,7 @@ def test_a_failing_pass_ends_only_the_reply_it_belongs_to(monkeypatch: pytest.Mo
     engine.commit(good, prompt(1, WORDS))
     run(engine)
     assert good_events.done[1].reason == "error"
+    assert "try again in" in str(good_events.done[1].error)
     engine._clock.now_s += 2.0  # type: ignore[attr-defined]
     engine.commit(good, prompt(2, WORDS))
     run(engine)
@@ -522,6 +549,35 @@ def test_the_engine_thread_sleeps_until_something_comes_and_answers_from_there()
     assert list(events.reply(0)) == greedy_twin(prompt(0, WORDS).token_ids, 12)[0]
     with pytest.raises(EngineUnavailable):
         open_session(engine)
+
+
+def test_the_thread_outlives_a_step_that_fails_and_every_reply_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = make_engine()
+    sessions = [open_session(engine, sampling=short()) for _ in range(2)]
+    with monkeypatch.context() as patch:
+        failed = threading.Event()
+
+        def broken(works: object, num_sessions: int) -> None:
+            failed.set()
+            raise RuntimeError("no plan")
+
+        patch.setattr(engine._scheduler, "plan", broken)
+        for session, _ in sessions:
+            engine.commit(session, prompt(0, WORDS))
+        engine.start()
+        assert failed.wait(20)
+    for session, _ in sessions:
+        engine.commit(session, prompt(1, WORDS))
+    until = time.monotonic() + 20
+    while any(1 not in events.done for _, events in sessions):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    engine.stop()
+    for _, events in sessions:
+        assert (events.done[0].reason, events.done[0].error) == ("error", "no plan")
+        assert list(events.reply(1)) == greedy_twin(prompt(0, WORDS).token_ids, 12)[0]
 
 
 def test_warm_up_leaves_nothing_behind() -> None:

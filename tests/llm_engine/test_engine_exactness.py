@@ -86,6 +86,7 @@ def test_replies_equal_transformers_whatever_happened_before(
         engine = make_engine(tiny_model(family))
         sampling = SamplingParams(max_tokens=MAX_TOKENS)
         for caller in play(engine, seed, 16, sampling=sampling):
+            assert not caller.num_refused
             for answer in caller.answers:
                 compare_with_twin(answer, family, tally)
 
@@ -110,6 +111,27 @@ def test_sampled_replies_are_the_same_with_speculation_off(
         compare_with_off(play(engine, seed, 16, sampling=sampling, seed=5), tally, sampling)
 
     check()
+
+
+def test_replies_are_the_same_where_sessions_take_rows_from_each_other(
+    request: pytest.FixtureRequest, tally: Tally
+) -> None:
+    num_refused = 0
+
+    @lives(request, 12, 200)
+    def check(seed: int) -> None:
+        nonlocal num_refused
+        engine = make_engine(num_rows=160 + seed % 140)
+        sampling = SamplingParams(max_tokens=MAX_TOKENS)
+        for caller in play(engine, seed, 24, sampling=sampling):
+            num_refused += caller.num_refused
+            for answer in caller.answers:
+                compare_with_twin(answer, "llama2", tally)
+
+    before = tally.num_replies
+    check()
+    num_answered = tally.num_replies - before
+    assert 4 * num_refused < num_answered, "rows are short, yet most prompts find room"
 
 
 def compare_with_off(
@@ -138,6 +160,20 @@ def compare_with_off(
             if index is not None:
                 assert theirs.tie_index is not None and index >= theirs.tie_index
                 tally.num_ties += 1
+
+
+@pytest.mark.parametrize("trigger", [SpeculationTrigger.STABLE, SpeculationTrigger.PAUSE])
+def test_replies_are_the_same_whatever_is_drafted_on(
+    trigger: SpeculationTrigger, request: pytest.FixtureRequest, tally: Tally
+) -> None:
+    @lives(request, 4, 50)
+    def check(seed: int) -> None:
+        sampling = SamplingParams(max_tokens=MAX_TOKENS)
+        for caller in play(make_engine(), seed, 16, sampling=sampling, trigger=trigger):
+            for answer in caller.answers:
+                compare_with_twin(answer, "llama2", tally)
+
+    check()
 
 
 @pytest.mark.parametrize("policy", [SuffixPolicy.ROTATE, SuffixPolicy.PADDED])

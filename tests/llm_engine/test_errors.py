@@ -11,6 +11,7 @@ def test_every_error_has_a_code_of_its_own_and_names_the_value() -> None:
         errors.EmptyPrompt(9),
         errors.CacheFull(9, 4),
         errors.TooManySessions(9),
+        errors.BadSessionConfig("max_draft_tokens", -9, "0 or more"),
         errors.EngineUnavailable("9 failures"),
     ]
     assert len({error.code for error in made}) == len(made)

@@ -113,7 +113,7 @@ def test_waiting_ends_when_something_comes_or_the_box_closes() -> None:
     mailbox.take()
     mailbox.close()
     mailbox.wait()
-    with pytest.raises(EngineUnavailable):
+    with pytest.raises(EngineUnavailable, match="no further sessions: make another one"):
         mailbox.open(SessionConfig(), lambda event: None)
 
 

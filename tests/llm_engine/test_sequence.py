@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from llm_engine.events import SamplingParams, SessionConfig, SpeculationTrigger, SuffixPolicy
@@ -83,6 +84,21 @@ def test_without_speculation_only_the_score_is_wanted_and_its_rows_are_dropped()
     silent = sequence(trigger=SpeculationTrigger.OFF, score_snapshots=False)
     set_prompt(silent, prompt(0, WORDS))
     assert silent.work() is None
+
+
+def test_with_the_stable_trigger_rows_follow_every_snapshot_and_drafts_stable_words() -> None:
+    made = sequence(trigger=SpeculationTrigger.STABLE)
+    set_prompt(made, prompt(0, WORDS[:4]))
+    assert step(made) == 3 + 4 + 2 and made.work() is None  # the rows, and no token
+    set_prompt(made, replace(prompt(2, WORDS[:6]), num_stable_changes=2))  # one was replaced
+    work = made.work()
+    assert work is not None and work.work_class is WorkClass.DRAFT and work.num_tokens == 2 + 2
+    step(made, b"a")
+    set_prompt(made, replace(prompt(3, WORDS[:8]), num_stable_changes=2))
+    assert step(made) == 2 + 2 and made.work() is None
+    set_prompt(made, replace(prompt(4, WORDS[:8], at_pause=True), num_stable_changes=2))
+    feed = made.feed(100)
+    assert feed.sample_from is not None and feed.proposals == tuple(b"a")  # nothing is lost
 
 
 def test_a_committed_reply_asks_for_its_prompt_then_for_one_token_after_another() -> None:
