@@ -28,7 +28,7 @@ from asr.vad import SileroVad
 from asr.whisper import Recogniser
 from asr.worker import Decoder, TurnChecker
 from llm_engine.chat import ChatTemplate
-from llm_engine.engine_config import EngineConfig
+from llm_engine.engine_config import MAX_SESSIONS, ROWS_PER_SESSION, EngineConfig
 from llm_engine.events import OnEvent, SuffixPolicy
 from llm_engine.tokenizer import Tokenizer
 from tts.hibari import HibariSynthesizer
@@ -127,7 +127,12 @@ def _load_mind(config: AppConfig, clock: Callable[[], float]) -> tuple[Engine, C
     tokenizer = Tokenizer(path)
     model = load_model(path, config.dtype, config.device, config.threads.engine)
     # One more than the app lets in: new sampling opens a session before it closes the old one.
-    limits = EngineConfig(max_sessions=config.max_sessions + 1, kv_dtype=config.kv_dtype)
+    num_sessions = config.max_sessions + 1
+    limits = EngineConfig(
+        max_sessions=num_sessions,
+        num_rows=max(MAX_SESSIONS, num_sessions) * ROWS_PER_SESSION,
+        kv_dtype=config.kv_dtype,
+    )
     engine = Engine(model, tokenizer, limits, clock)
     engine.warm_up()
     return engine, ChatTemplate(tokenizer)

@@ -8,6 +8,7 @@ from app.config import AppConfig
 from app.errors import BadConfig, ModelNotFound, PromptFileInvalid
 from app.runtime import Runtime, _load_ears
 from asr.errors import AsrError, UnsupportedComputeType
+from llm_engine.engine_config import EngineConfig
 from llm_engine.errors import EngineError
 
 
@@ -33,10 +34,11 @@ def test_a_corrupt_model_file_is_a_typed_error(tmp_path: Path) -> None:
 
 @pytest.mark.models
 def test_the_engine_is_what_the_configuration_says(smollm2_path: Path) -> None:
-    config = AppConfig(device="cpu", kv_dtype="int8", speech="none", max_sessions=40)
+    config = AppConfig(device="cpu", kv_dtype="int8", speech="none", max_sessions=63)
     runtime = Runtime.load(config)
     assert runtime.engine.config.kv_dtype == "int8"
-    assert runtime.engine.config.max_sessions > 40
+    assert runtime.engine.config.max_sessions > 63
+    assert runtime.engine.config.num_rows == 2 * EngineConfig().num_rows  # of 32 sessions
     assert runtime.engine.stats().num_sessions == 0
 
 
