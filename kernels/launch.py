@@ -1,6 +1,6 @@
 """The one place a Triton kernel is started, so that every start can be recorded instead of run.
 
-`scripts/check_kernels.py` calls the checked wrappers on tensors without storage inside
+`scripts/check_kernels.py` runs the engine's passes on tensors without storage inside
 `record_launches` and compiles what they would have started: what is checked is what the engine
 runs, never a second list.
 """

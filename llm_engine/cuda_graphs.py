@@ -58,14 +58,18 @@ class StaticBatch:
         # every token may be a sequence of its own, and the padding is one more
         num_sequences = num_tokens + 1
         sizes = [num_tokens] * 3 + [3 * self.max_extents] + [num_sequences + 1] * 2
-        self._host = torch.zeros(sum(sizes), dtype=torch.int64, pin_memory=device.type == "cuda")
+        # parts begin at multiples of 16 bytes: kernels are compiled for all buckets alike
+        padded = [size + size % 2 for size in sizes]
+        self._host = torch.zeros(sum(padded), dtype=torch.int64, pin_memory=device.type == "cuda")
         self._device = self._host.to(device, copy=True)
         self._is_read = (
             torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         )
         # numpy shares the memory, and a small assignment costs it a third of torch's time
-        self._host_parts = np.split(self._host.numpy(), np.cumsum(sizes)[:-1])
-        parts = torch.split(self._device, sizes)
+        host_parts = np.split(self._host.numpy(), np.cumsum(padded)[:-1])
+        self._host_parts = [part[:size] for part, size in zip(host_parts, sizes, strict=True)]
+        device_parts = torch.split(self._device, padded)
+        parts = [part[:size] for part, size in zip(device_parts, sizes, strict=True)]
         self.token_ids, self.positions, self.rows, extents, *starts = parts
         self.extents = extents.view(-1, 3)
         self.extent_start, self.query_start = starts

@@ -3,11 +3,14 @@
     python -m scripts.check_kernels            every configuration, sm_80, sm_90 and sm_100
     python -m scripts.check_kernels --quick    one configuration per kernel and target
 
-What is compiled is recorded from the checked wrappers, called on tensors without storage in the
-shapes of the models below: the configurations are those the engine starts. Registers, spills and
-shared memory are ptxas' own figures. Exit code 1 when a limit is passed: more shared memory than a
-block of the target may have, a spill in a kernel of the decode step, or any other spill without a
-reason in `ALLOWED_SPILLS`. sm_100 is reported and never fails.
+What is compiled is recorded from the engine's own passes, run on tensors without storage in the
+shapes of the models below, with dense, int8 and int4 weights: a step of every bucket of the CUDA
+graphs, then single tokens and prompts outside graphs, in every number of splits. For these models
+and `EngineConfig`'s sizes the configurations are all that the engine starts in bfloat16, with
+bfloat16 and int8 rows; the first of the shapes is compiled in float32 and float16 as well.
+Registers, spills and shared memory are ptxas' own figures. Exit code 1 when a limit is passed: more
+shared memory than a block of the target may have, a spill in a kernel of the decode step, or any
+other spill without a reason in `ALLOWED_SPILLS`. sm_100 is reported and never fails.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
@@ -41,13 +44,16 @@ from triton.compiler import ASTSource
 from kernels.dispatch import use_backend
 from kernels.kv import KVArena
 from kernels.launch import Launch, record_launches
-from kernels.linear import DenseWeight, Int4Weight, Int8Weight, linear
-from kernels.rms_norm import rms_norm
-from kernels.rope import rope_and_write_kv
+from kernels.linear import DenseWeight, Int4Weight, Int8Weight, LinearWeight
 from kernels.rope_shift import rope_shift
 from kernels.sample_kernel import choose_and_accept
-from kernels.segment_attention import AttentionTable, segment_attention
-from kernels.swiglu import swiglu
+from kernels.segment_attention import MAX_SPLITS, MIN_SPLIT_ROWS
+from llm_engine.batch import Batch, ExtentView
+from llm_engine.config import ModelConfig, RopeConfig
+from llm_engine.cuda_graphs import BUCKETS, Pass, StepGraphs
+from llm_engine.engine_config import EngineConfig
+from llm_engine.model import Model
+from llm_engine.weights import LayerWeights, Weights
 
 TARGETS = (80, 90, 100)
 ENFORCED = (80, 90)
@@ -61,10 +67,10 @@ MAX_REGISTERS = 255
 
 @dataclass(frozen=True, slots=True)
 class AllowedSpill:
-    """Of a kernel outside the decode step, by the type of its first argument."""
+    """Of a kernel outside the decode step, by the types of its first arguments."""
 
     kernel: str
-    types: tuple[str, ...]
+    types: tuple[str, ...]  # any of these; attention: of queries and rows
     targets: tuple[int, ...]
     max_bytes: int
     reason: str
@@ -73,10 +79,18 @@ class AllowedSpill:
 ALLOWED_SPILLS = (
     AllowedSpill(
         "_segment_attention_kernel",
-        ("*fp32",),
+        ("*fp32 *fp32",),
         TARGETS,
         32,
         "IEEE products run without tensor cores",
+    ),
+    AllowedSpill(
+        "_segment_attention_kernel",
+        ("*fp32 *i8",),
+        TARGETS,
+        832,
+        "IEEE products run without tensor cores, beside rows that are widened; eight warps or "
+        "blocks of 16 rows would not spill, but nobody has measured int8 rows under float32",
     ),
     AllowedSpill(
         "_segment_attention_kernel",
@@ -101,23 +115,25 @@ class Shape:
     head_dim: int
     vocab: int
     window: int | None = None
+    has_qkv_bias: bool = False
+    has_head_norms: bool = False  # of q and k
 
 
 SHAPES = (
-    Shape("SmolLM2-135M", 576, 1536, 9, 3, 64, 49152),
-    Shape("Llama-1B", 2048, 8192, 32, 8, 64, 128256),
+    Shape("Llama-1B", 2048, 8192, 32, 8, 64, 128256),  # the one for all dtypes
     Shape("Llama-8B", 4096, 14336, 32, 8, 128, 128256),
-    Shape("Qwen2.5-0.5B", 896, 4864, 14, 2, 64, 151936),
+    Shape("Qwen2.5-0.5B", 896, 4864, 14, 2, 64, 151936, has_qkv_bias=True),
+    Shape("Qwen3-0.6B", 1024, 3072, 16, 8, 128, 151936, has_head_norms=True),
     Shape("Mistral-7B", 4096, 14336, 32, 8, 128, 32000, window=4096),
+    Shape("SmolLM2-135M", 576, 1536, 9, 3, 64, 49152),
 )
-# batch kind: tokens of each sequence, readable rows of each sequence
-BATCHES = {
-    "token": ([1], 4096),
-    "decode": ([1] * 8, 4096),
-    "verify": ([8] * 4, 2048),
-    "prefill": ([512, 64], 1024),
-}
-DECODE = ("token", "decode")
+WEIGHT_KINDS = ("dense", "int8", "int4")
+# one of these for every number of splits that a batch allows
+READABLE = tuple(MIN_SPLIT_ROWS << doubling for doubling in range(MAX_SPLITS.bit_length()))
+# the shortest steps that are too long for a graph have the most splits; sums of an odd number of
+# tokens may end between 16-byte boundaries
+PROMPT_TOKENS = (BUCKETS[-1] + 1, BUCKETS[-1] + 2)
+META = torch.device("meta")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +154,11 @@ class Variant:
         return " ".join([*dtypes, *(f"{k}={v}" for k, v in shown.items() if v is not False)])
 
     def spill_reason(self, capability: int, num_bytes: int) -> str | None:
+        types = " ".join(kind for _, kind in self.signature)
         for allowed in ALLOWED_SPILLS:
             is_meant = allowed.kernel == self.kernel.__name__ and capability in allowed.targets
             is_small = num_bytes <= allowed.max_bytes
-            if is_meant and is_small and self.signature[0][1] in allowed.types:
+            if is_meant and is_small and types.startswith(allowed.types):
                 return allowed.reason
         return None
 
@@ -170,7 +187,9 @@ def variant_of(launch: Launch, in_decode: bool) -> Variant:
             constants.append((name, value))
         elif isinstance(value, torch.Tensor):
             signature.append((name, f"*{kind}"))
-            divisible.append(name)
+            # storage itself begins at a multiple of 16 bytes, a view of it may not
+            if value.storage_offset() * value.element_size() % 16 == 0:
+                divisible.append(name)
         elif isinstance(value, int):
             signature.append((name, "i32" if abs(value) < 2**31 else "i64"))
             if value % 16 == 0 and name not in free:
@@ -237,81 +256,139 @@ def compile_variant(variant: Variant, capability: int) -> Resources:
     )
 
 
-def record(shape: Shape, batch: str, dtype: torch.dtype, kv_dtype: torch.dtype) -> list[Launch]:
-    """What one layer of `shape` starts for a batch of the kind."""
-    lengths, readable = BATCHES[batch]
-    num_tokens = sum(lengths)
-    with torch.device("meta"), use_backend("triton"), record_launches() as launches:
-        x = torch.empty(num_tokens, shape.hidden, dtype=dtype)
-        rms_norm(x, torch.empty(shape.hidden, dtype=dtype), 1e-5)
-        rms_norm(x, torch.empty(shape.hidden, dtype=dtype), 1e-5, x)
-        arena = KVArena(1, 64, shape.num_kv_heads, shape.head_dim, kv_dtype, device="meta")
-        q = torch.empty(num_tokens, shape.num_heads, shape.head_dim, dtype=dtype)
-        k = torch.empty(num_tokens, shape.num_kv_heads, shape.head_dim, dtype=dtype)
-        angle = torch.empty(num_tokens, shape.head_dim // 2)
-        rows = torch.empty(num_tokens, dtype=torch.int64)
-        rope_and_write_kv(q, k, k, angle, angle, rows, arena.layers[0])
-        rope_shift(arena, 3, 32, angle[0], angle[0])
-        starts = torch.empty(len(lengths) + 1, dtype=torch.int64)
-        table = AttentionTable(
-            torch.empty(len(lengths), 3, dtype=torch.int64),
-            starts,
-            starts,
-            rows,
-            max(lengths),
-            readable,
-        )
-        segment_attention(q, arena.layers[0], table, 0.125, shape.window)
-        swiglu(torch.empty(num_tokens, 2 * shape.intermediate, dtype=dtype))
-        groups = shape.hidden // 32
-        scale = torch.empty(shape.hidden, groups, dtype=torch.float16)
-        q8 = torch.empty(shape.hidden, shape.hidden, dtype=torch.int8)
-        q4 = torch.empty(shape.hidden, shape.hidden // 2, dtype=torch.uint8)
-        linear(x, DenseWeight(torch.empty(shape.hidden, shape.hidden, dtype=dtype)))
-        linear(x, Int8Weight(q8, scale))
-        linear(x, Int4Weight(q4, scale, scale))
-        linear(x, Int4Weight(q4, scale, scale, torch.empty(shape.hidden, dtype=dtype)))
-        record_sampling(num_tokens, shape.vocab)
+def model_of(shape: Shape, dtype: torch.dtype, kind: str) -> Model:
+    """Two layers of `shape` without storage; every matrix is of the kind."""
+    config = ModelConfig(
+        family=shape.name,
+        vocab_size=shape.vocab,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
+        num_layers=2,  # int8 rows: the second layer's scales may begin between 16-byte boundaries
+        num_heads=shape.num_heads,
+        num_kv_heads=shape.num_kv_heads,
+        head_dim=shape.head_dim,
+        rms_norm_eps=1e-5,
+        max_positions=8192,
+        rope=RopeConfig(),
+        windows=(shape.window,) * 2,
+        tie_embeddings=True,
+        qkv_bias=shape.has_qkv_bias,
+        qk_norm=shape.has_head_norms,
+    )
+    hidden, inner, query = config.hidden_size, config.intermediate_size, config.query_size
+
+    def vector(size: int) -> torch.Tensor:
+        return torch.empty(size, dtype=dtype, device=META)
+
+    qkv = matrix_of(kind, query + 2 * config.kv_size, hidden, dtype)
+    layer = LayerWeights(
+        input_norm=vector(hidden),
+        qkv=replace(qkv, bias=vector(qkv.shape[0])) if config.qkv_bias else qkv,
+        q_norm=vector(config.head_dim) if config.qk_norm else None,
+        k_norm=vector(config.head_dim) if config.qk_norm else None,
+        output=matrix_of(kind, hidden, query, dtype),
+        post_norm=vector(hidden),
+        gate_up=matrix_of(kind, 2 * inner, hidden, dtype),
+        down=matrix_of(kind, hidden, inner, dtype),
+    )
+    head = matrix_of(kind, config.vocab_size, hidden, dtype)
+    return Model(config, Weights(head, (layer, layer), vector(hidden), head), dtype, META)
+
+
+def matrix_of(kind: str, num_outputs: int, num_inputs: int, dtype: torch.dtype) -> LinearWeight:
+    if kind == "dense":
+        return DenseWeight(torch.empty(num_outputs, num_inputs, dtype=dtype, device=META))
+    scale = torch.empty(num_outputs, num_inputs // 32, dtype=torch.float16, device=META)
+    if kind == "int8":
+        q = torch.empty(num_outputs, num_inputs, dtype=torch.int8, device=META)
+        return Int8Weight(q, scale)
+    packed = torch.empty(num_outputs, num_inputs // 2, dtype=torch.uint8, device=META)
+    return Int4Weight(packed, scale, scale)
+
+
+def arena_of(model: Model, kv_dtype: torch.dtype) -> KVArena:
+    return model.new_arena(EngineConfig().num_rows + 1, kv_dtype)  # one row for padding tokens
+
+
+def record_replayed(model: Model, kv_dtype: torch.dtype) -> list[Launch]:
+    """What the engine captures as CUDA graphs: a step of every bucket of tokens."""
+
+    def run_once(run: Pass) -> Pass:
+        run()
+        return run
+
+    sizes, arena = EngineConfig(), arena_of(model, kv_dtype)
+    bound = 2 * sizes.max_sequence_tokens  # as the runner has it
+    with use_backend("triton"), record_launches() as launches:
+        StepGraphs(model, arena, sizes.num_rows, bound, run_once).warm_up()
     return launches
 
 
-def record_sampling(num_rows: int, vocab: int) -> None:
-    logits, floats = torch.empty(num_rows, vocab), torch.empty(num_rows)
-    ids = torch.empty(num_rows + 1, dtype=torch.int64)
-    keys = torch.empty(num_rows, 2, dtype=torch.int64)
-    for is_greedy in (False, True):
-        choose_and_accept(
-            logits,
-            ids[1:],
-            is_greedy,
-            temperature=floats,
-            top_k=ids[1:],
-            top_p=ids[1:],
-            log_min_p=floats,
-            penalty=floats,
-            keys=keys,
-            preceding_ids=ids,
-            preceding_start=ids,
-        )
+def record_plain(model: Model, kv_dtype: torch.dtype, num_tokens: int) -> list[Launch]:
+    """What a step of one sequence starts without a graph, for every length of its history."""
+    arena = arena_of(model, kv_dtype)
+    places = torch.arange(num_tokens)
+    with use_backend("triton"), record_launches() as launches:
+        for num_rows in READABLE:
+            extents = ((ExtentView(0, num_rows, 0),),)
+            batch = Batch(places, places, places, (0, num_tokens), extents, places[-1:])
+            model.forward(batch, arena)
+    return launches
+
+
+def record_shift(model: Model, kv_dtype: torch.dtype) -> list[Launch]:
+    angle = torch.empty(model.config.head_dim // 2, device=META)
+    with use_backend("triton"), record_launches() as launches:
+        rope_shift(arena_of(model, kv_dtype), 3, 32, angle, angle)
+    return launches
+
+
+def record_sampling(num_rows: int, vocab: int) -> list[Launch]:
+    with torch.device(META), record_launches() as launches:
+        floats, ids = torch.empty(num_rows), torch.empty(num_rows, dtype=torch.int64)
+        for is_greedy in (False, True):
+            choose_and_accept(
+                torch.empty(num_rows, vocab),
+                ids,
+                is_greedy,
+                temperature=floats,
+                top_k=ids,
+                top_p=ids,
+                log_min_p=floats,
+                penalty=floats,
+                keys=torch.empty(num_rows, 2, dtype=torch.int64),
+                preceding_ids=ids,
+                preceding_start=torch.empty(num_rows + 1, dtype=torch.int64),
+            )
+    return launches
 
 
 @cache
 def variants(quick: bool) -> list[Variant]:
     """All distinct compilations in a fixed order; with `quick` the first of each kernel."""
     found: dict[Any, Variant] = {}
-    for launch, in_decode in _launches():
-        variant = variant_of(launch, in_decode)
-        key = (variant.kernel.__name__, variant.signature, variant.constants, variant.attributes)
-        found.setdefault(variant.kernel.__name__ if quick else (*key, variant.options), variant)
+    for launches, in_decode in _recordings(SHAPES[:1] if quick else SHAPES):
+        for launch in launches:
+            variant = variant_of(launch, in_decode)
+            key = variant.name if quick else replace(variant, in_decode=False)
+            if key not in found or (in_decode and not quick):
+                found[key] = variant
     return list(found.values())
 
 
-def _launches() -> Iterator[tuple[Launch, bool]]:
-    for shape in SHAPES[1:] + SHAPES[:1]:
-        for batch in BATCHES:
-            for dtype, kv_dtype in _DTYPES if shape is SHAPES[1] else _DTYPES[:2]:
-                for launch in record(shape, batch, dtype, kv_dtype):
-                    yield launch, batch in DECODE
+def _recordings(shapes: tuple[Shape, ...]) -> Iterator[tuple[list[Launch], bool]]:
+    """All that is started, and whether it belongs to the decode step."""
+    for shape in shapes:
+        for dtype, kv_dtype in _DTYPES if shape is SHAPES[0] else _DTYPES[:2]:
+            for kind in WEIGHT_KINDS:
+                yield record_replayed(model_of(shape, dtype, kind), kv_dtype), True
+            model = model_of(shape, dtype, "dense")  # attention is the same for all kinds
+            yield record_plain(model, kv_dtype, 1), True
+            for num_tokens in PROMPT_TOKENS:
+                yield record_plain(model, kv_dtype, num_tokens), False
+            yield record_shift(model, kv_dtype), True
+        for num_rows in (*BUCKETS, 128, 256):
+            yield record_sampling(num_rows, shape.vocab), num_rows in BUCKETS
 
 
 _DTYPES = (
@@ -319,6 +396,7 @@ _DTYPES = (
     (torch.bfloat16, torch.int8),
     (torch.float16, torch.float16),
     (torch.float32, torch.float32),
+    (torch.float32, torch.int8),
 )
 
 

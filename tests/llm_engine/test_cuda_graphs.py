@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from llm_engine.batch import Batch, ExtentView
-from llm_engine.cuda_graphs import BUCKETS, EXTENTS_PER_TOKEN, StepGraphs
+from llm_engine.cuda_graphs import BUCKETS, EXTENTS_PER_TOKEN, StaticBatch, StepGraphs
 from llm_engine.random_model import random_model
 
 NUM_ROWS = 40  # the last one is the scratch row
@@ -112,6 +112,22 @@ def test_every_bucket_is_recorded_once() -> None:
     graphs.warm_up()
     graphs.forward(PADDED)
     assert len(recorded) == len(BUCKETS)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 3, 64])
+def test_all_parts_of_a_static_batch_begin_at_16_bytes(num_tokens: int) -> None:
+    static = StaticBatch(num_tokens, 0, torch.device("cpu"))
+    table = static.table(MAX_POSITIONS)
+    parts = {
+        static.token_ids: (num_tokens,),
+        static.rows: (num_tokens,),
+        table.positions: (num_tokens,),
+        table.extents: (EXTENTS_PER_TOKEN * num_tokens, 3),
+        table.extent_start: (num_tokens + 2,),
+        table.query_start: (num_tokens + 2,),
+    }
+    assert [part.storage_offset() % 2 for part in parts] == [0] * len(parts)
+    assert [tuple(part.shape) for part in parts] == list(parts.values())
 
 
 def test_a_step_beyond_the_buckets_is_not_replayed() -> None:

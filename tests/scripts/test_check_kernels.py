@@ -46,6 +46,44 @@ def test_every_configuration_compiles_within_its_limits() -> None:
     assert "targets: 0 problems" in done.stdout
 
 
+def test_a_replayed_step_multiplies_the_matrices_of_the_model() -> None:
+    program = """
+import torch
+from scripts.check_kernels import SHAPES, model_of, record_replayed
+(qwen,) = (shape for shape in SHAPES if shape.name == "Qwen2.5-0.5B")
+products = set()
+for launch in record_replayed(model_of(qwen, torch.bfloat16, "int4"), torch.bfloat16):
+    values = dict(zip(launch.kernel.arg_names, launch.args))
+    if "minimum_ptr" in values:
+        has_bias = values["bias_ptr"] is not None
+        products.add((values["num_outputs"], values["num_inputs"], has_bias))
+print(sorted(products))
+"""
+    qkv, output, gate_up, down = (1152, 896, True), (896, 896), (9728, 896), (896, 4864)
+    others = [(*sizes, False) for sizes in (output, gate_up, down, (151936, 896))]
+    done = run("-c", program)
+    assert done.stdout.strip() == str(sorted([qkv, *others])), done.stderr
+
+
+def test_only_views_that_begin_at_16_bytes_count_as_aligned() -> None:
+    program = """
+from scripts.check_kernels import variant_of
+import torch
+from kernels.dispatch import use_backend
+from kernels.launch import record_launches
+from kernels.rms_norm import rms_norm
+x = torch.empty(4, 8, dtype=torch.bfloat16, device="meta")
+weight = torch.empty(12, dtype=torch.bfloat16, device="meta")
+with use_backend("triton"), record_launches() as launches:
+    rms_norm(x, weight[:8], 1e-5)
+    rms_norm(x, weight[4:], 1e-5)
+for launch in launches:
+    print("weight_ptr" in variant_of(launch, False).attributes, end=" ")
+"""
+    done = run("-c", program)
+    assert done.stdout.split() == ["True", "False"], done.stderr
+
+
 def test_a_passed_limit_is_a_problem_on_enforced_targets_only() -> None:
     program = """
 from dataclasses import replace
