@@ -377,13 +377,15 @@ def _segment_attention_triton(
     num_tiles = num_tokens // (block_m // group) + table.num_sequences
     block_d = max(16, triton.next_power_of_2(head_dim))
     block_n = 64 if block_d <= 128 and q.dtype != torch.float32 else 32
+    num_splits = _num_splits(num_tiles * num_kv_heads, table.max_readable)
     num_stages = 2
     if few and q.dtype != torch.float32:  # bound by memory: as much as possible under way
         if cache.is_quantised:
-            block_n, num_stages = 2 * block_n, 3
+            # long tiles of wide heads spill where nothing is split or few heads share a row
+            is_long = block_d <= 64 or (num_splits > 1 and group >= 4)
+            block_n, num_stages = 2 * block_n if is_long else block_n, 3
         else:
             block_n, num_stages = 32 if block_d <= 64 else block_n, 4
-    num_splits = _num_splits(num_tiles * num_kv_heads, table.max_readable)
     partial = partial_max = partial_sum = None
     if num_splits > 1:
         partial = torch.empty(num_splits, *q.shape, dtype=torch.float32, device=q.device)
