@@ -117,13 +117,23 @@ class Conversation:
         stable: str = "",
         at_pause: bool = False,
         max_reply_tokens: int | None = None,
+        system: str | None = None,
     ) -> Snapshot:
         """The prompt with `slot` as the caller's running message (None: history alone).
 
         Where the words fit only without the oldest turns, these are left out. Words that fit with
         no history at all get all of it: the engine refuses them. `stable`: the words that are
-        likely to stay. Raises PromptRejected.
+        likely to stay. `system`: in place of the session's instructions, this once. Raises
+        PromptRejected.
         """
+        if system is not None:
+            spec, self._spec = self._spec, replace(self._spec, system=system)
+            try:
+                return self.snapshot(
+                    slot, stable=stable, at_pause=at_pause, max_reply_tokens=max_reply_tokens
+                )
+            finally:
+                self._spec = spec
         self._revision += 1
         self._num_stable_changes += stable not in ("", self._stable)
         self._stable = stable

@@ -38,7 +38,6 @@ from asr import events as heard
 from asr.listener import Listener
 from llm_engine import events as thought
 from llm_engine.errors import EngineError
-from llm_engine.prompt import Snapshot
 
 INTERRUPT_MS = (
     180  # the caller must have spoken this long before a reply is cut: blips do not count
@@ -338,7 +337,12 @@ class Session:
             self._on_reply_over(now_s)
             return
         try:
-            snapshot = self._final_snapshot(turn)
+            snapshot = self._conversation.snapshot(
+                turn.prompt_text or None,
+                at_pause=True,
+                max_reply_tokens=turn.max_reply_tokens,
+                system=turn.instructions,
+            )
             if turn.prompt_text:
                 self._conversation.add(turn.item_id, "user", turn.prompt_text)
             engine_turn = self._engine.commit(self._engine_id, snapshot)
@@ -352,18 +356,6 @@ class Session:
             self._new_item_id(),
             num_prompt_tokens=snapshot.num_tokens,
         )
-
-    def _final_snapshot(self, turn: Turn) -> Snapshot:
-        spec = self._conversation.spec
-        if turn.instructions is not None:
-            self._conversation.set_spec(replace(spec, system=turn.instructions))
-        try:
-            return self._conversation.snapshot(
-                turn.prompt_text or None, at_pause=True, max_reply_tokens=turn.max_reply_tokens
-            )
-        finally:
-            if turn.instructions is not None:
-                self._conversation.set_spec(spec)
 
     def _on_reply_over(self, now_s: float) -> None:
         self._conversation.begin_turn()

@@ -123,6 +123,17 @@ def test_partial_words_that_outgrow_their_room_change_nothing_for_the_final_ones
     assert prompt(talk, "z") == before
 
 
+def test_instructions_for_one_reply_cost_no_history() -> None:
+    talk = conversation(max_prompt_tokens=400)
+    for number in range(8):
+        talk.add(str(number), "user", "x" * 30)
+    talk.begin_turn()
+    before = prompt(talk, "z")
+    once = bytes(talk.snapshot("z", system="S" * 250).token_ids).decode()
+    assert once.startswith("S" * 250) and once.endswith("z|assistant:") and len(once) <= 400
+    assert prompt(talk, "z") == before
+
+
 def test_words_that_fit_beside_no_history_cost_none_of_it() -> None:
     talk = conversation(max_prompt_tokens=400)
     talk.add("a", "user", "hi")
