@@ -1,4 +1,4 @@
-"""What one turn cost and what of it was used (design §5.7)."""
+"""What one turn cost and what of it was used."""
 
 from __future__ import annotations
 

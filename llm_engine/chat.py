@@ -1,4 +1,4 @@
-"""Conversation → prompt segments, through the model's own chat template (design §5.8).
+"""Conversation → prompt segments, through the model's own chat template.
 
 The template is rendered with a sentinel in place of every text that comes from a caller or client
 and split at the control tokens it wrote itself; only then are the texts put in, and each run

@@ -1,4 +1,4 @@
-"""The decoder: one configuration-driven forward pass for every family of design §5.6.
+"""The decoder: one configuration-driven forward pass for every supported family.
 
 Legend: T tokens of a batch, N wanted logits, V vocabulary, H hidden size, Hq/Hkv heads, D head
 dimension, I intermediate size.

@@ -1,4 +1,4 @@
-"""A smaller model of the same tokenizer that guesses how the reply goes on (design §5.3).
+"""A smaller model of the same tokenizer that guesses how the reply goes on.
 
 It samples with the same noise as the model it guesses for, so that the two agree wherever their
 distributions do, at any temperature. (Leviathan et al. 2023, with equality in place of acceptance.)

@@ -1,4 +1,4 @@
-"""Who guesses the next reply tokens, for one forward pass to verify (design §5.3, step 4).
+"""Who guesses the next reply tokens, for one forward pass to verify.
 
 A guess costs a little and changes nothing but speed: verification keeps exactly what the model
 would have chosen.

@@ -1,4 +1,4 @@
-"""From settings of sessions to rows of a batch: who samples how, with which noise (design §5.4).
+"""From settings of sessions to rows of a batch: who samples how, with which noise.
 
 Noise is keyed by (session seed, turn number, index of the token in the reply, token id): the same
 prompt gives the same reply, however often and in whatever batches it was drafted before.
@@ -51,7 +51,7 @@ class SampleRow:
 class SampledRow:
     """`is_accepted`: equals its draft, as do all rows of its run before it.
 
-    `tie_margin`: how much the logits may be off before the choice could differ (design §5.4).
+    `tie_margin`: how much the logits may be off before the choice could differ.
     """
 
     token_id: int

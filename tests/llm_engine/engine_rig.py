@@ -27,7 +27,7 @@ from llm_engine.random_model import random_model
 from llm_engine.transformers_peer import twin_of
 from tests.llm_engine.twin import twin_logits
 
-TIE = 1e-3  # design §5.4, float32
+TIE = 1e-3  # of float32: scores closer than this may fall either way
 
 
 class ByteTokenizer:

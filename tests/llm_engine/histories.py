@@ -1,7 +1,7 @@
 """Random lives of sessions: edits, pauses, commits, cancels, truncations, in random order.
 
 `play` drives an engine through one; `replay_commits` gives another engine the same commits and
-nothing else. What both answer must be equal (design §5.4).
+nothing else. What both answer must be equal.
 """
 
 from __future__ import annotations

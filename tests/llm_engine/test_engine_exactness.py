@@ -1,7 +1,7 @@
 """Speculation never changes a reply: random lives of sessions with it, without it, in transformers.
 
 Differences may only begin at a tie: where, in a one-token float32 reference, the two best scores
-lie closer than 1e-3 (design §5.4). The tests print how many replies were compared, how many tied.
+lie closer than 1e-3. The tests print how many replies were compared, how many tied.
 """
 
 from __future__ import annotations
