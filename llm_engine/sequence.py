@@ -108,9 +108,11 @@ class Sequence:
     @property
     def is_idle(self) -> bool:
         """Nothing is to be run before the next snapshot; the rows may be taken away."""
-        if self.is_over or self._is_resting or not self.kv.is_laid_out:
-            return True
-        return not self._ranges()  # a running reply always has some
+        return self._is_at_rest or not self._ranges()  # a running reply always has some
+
+    @property
+    def _is_at_rest(self) -> bool:
+        return self.is_over or self._is_resting or not self.kv.is_laid_out
 
     @property
     def prompt_ids(self) -> tuple[int, ...]:
@@ -273,9 +275,10 @@ class Sequence:
 
     def work(self) -> Work | None:
         """What this session asks the scheduler for; None if nothing."""
-        if self.is_idle:
+        ranges = [] if self._is_at_rest else self._ranges()
+        if not ranges:
             return None
-        num_tokens = sum(stop - start for start, stop in self._ranges())
+        num_tokens = sum(stop - start for start, stop in ranges)
         if self._wants_tokens:
             num_tokens += len(self._proposals(self._max_tokens))
         prefix = self.kv.prefix

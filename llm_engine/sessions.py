@@ -195,11 +195,12 @@ class Sessions:
         ]
 
     def _work(self, sequence: Sequence, now_s: float) -> Work | None:
-        while True:  # once more for the snapshot that waited; broken off without one, it is idle
+        for _ in range(2):  # once more for the snapshot that waited
             try:
-                return None if sequence.is_idle else sequence.work()
+                return sequence.work()
             except Exception as error:
                 self._break_off(sequence, error, now_s)
+        return None
 
     def feed(self, grant: Grant, step: int, now_s: float) -> Feed | None:
         """The granted tokens, ready to run; None if there are no rows for them, or if a session
